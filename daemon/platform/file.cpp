@@ -1,0 +1,167 @@
+#include "platform/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace glmd {
+namespace {
+
+ErrorKind kind_of(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR: return ErrorKind::not_found;
+    case EACCES:
+    case EPERM: return ErrorKind::denied;
+    default: return ErrorKind::io;
+  }
+}
+
+Error system_error(std::string_view doing, const std::string& path) {
+  const int number = errno;
+  return error(kind_of(number), "{}: {}: {}", path, doing, std::strerror(number));
+}
+
+Result<File> open_file(const std::string& path, int flags, uint32_t mode, bool is_direct) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (descriptor < 0) return system_error("open", path);
+  return File(descriptor, path, is_direct);
+}
+
+}  // namespace
+
+Result<File> File::open_read_only(const std::string& path) {
+  return open_file(path, O_RDONLY, 0, false);
+}
+
+Result<File> File::open_direct(const std::string& path) {
+  Result<File> direct = open_file(path, O_RDONLY | O_DIRECT, 0, true);
+  // tmpfs and some network mounts answer EINVAL; any other reason fails again below, with its name.
+  if (direct.ok()) return direct;
+  return open_file(path, O_RDONLY, 0, false);
+}
+
+Result<File> File::create(const std::string& path, uint32_t mode) {
+  return open_file(path, O_RDWR | O_CREAT | O_TRUNC, mode, false);
+}
+
+Result<File> File::open_append(const std::string& path, uint32_t mode) {
+  return open_file(path, O_RDWR | O_CREAT | O_APPEND, mode, false);
+}
+
+File::File(int descriptor, std::string path, bool is_direct)
+    : descriptor_(descriptor), path_(std::move(path)), is_direct_(is_direct) {}
+
+File::File(File&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      path_(std::move(other.path_)),
+      is_direct_(other.is_direct_) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  std::swap(is_direct_, other.is_direct_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Result<int64_t> File::size_bytes() const {
+  struct stat status;
+  if (::fstat(descriptor_, &status) != 0) return system_error("stat", path_);
+  return static_cast<int64_t>(status.st_size);
+}
+
+Result<void> File::read_at(int64_t offset, std::span<uint8_t> target) const {
+  size_t done = 0;
+  while (done < target.size()) {
+    const ssize_t got = ::pread(descriptor_, target.data() + done, target.size() - done,
+                                offset + static_cast<int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return system_error(fmt::format("read {} bytes at {}", target.size(), offset), path_);
+    }
+    if (got == 0) {
+      return error(ErrorKind::bad_input, "{}: read at {}: wanted {} bytes, got {}: the file is short",
+                   path_, offset, target.size(), done);
+    }
+    done += static_cast<size_t>(got);
+  }
+  return {};
+}
+
+Result<void> File::write(std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return system_error(fmt::format("write {} bytes", bytes.size()), path_);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return {};
+}
+
+Result<void> File::write_at(int64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(descriptor_, bytes.data(), bytes.size(), offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) {
+      return system_error(fmt::format("write {} bytes at {}", bytes.size(), offset), path_);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(put));
+    offset += put;
+  }
+  return {};
+}
+
+Result<void> File::sync() {
+  if (::fsync(descriptor_) != 0) return system_error("sync", path_);
+  return {};
+}
+
+Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
+  const File file = TRY(File::open_read_only(path));
+  const int64_t size_bytes = TRY(file.size_bytes());
+  if (size_bytes > bytes_max) {
+    return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, bytes_max,
+                 size_bytes);
+  }
+  std::string content(static_cast<size_t>(size_bytes), '\0');
+  TRY(file.read_at(0, {reinterpret_cast<uint8_t*>(content.data()), content.size()}));
+  return content;
+}
+
+Result<void> write_file_atomically(const std::string& path, std::string_view content,
+                                   uint32_t mode) {
+  const std::string temporary = path + ".new";
+  {
+    File file = TRY(File::create(temporary, mode));
+    TRY(file.write({reinterpret_cast<const uint8_t*>(content.data()), content.size()}));
+    TRY(file.sync());
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error("rename", temporary);
+  return {};
+}
+
+Result<std::vector<std::string>> list_directory(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), &::closedir);
+  if (!directory) return system_error("list", path);
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool path_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+}  // namespace glmd

@@ -1,0 +1,53 @@
+// Files as values: a descriptor that closes itself, whole reads and writes, and publication that is atomic.
+// Every error names the path, the offset, what was wanted and what came.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "platform/result.h"
+
+namespace glmd {
+
+class File {
+ public:
+  static Result<File> open_read_only(const std::string& path);
+  // O_DIRECT where the file system has it; `is_direct` tells.
+  static Result<File> open_direct(const std::string& path);
+  static Result<File> create(const std::string& path, uint32_t mode = 0644);  // truncates
+  static Result<File> open_append(const std::string& path, uint32_t mode = 0644);
+
+  File() = default;
+  explicit File(int descriptor, std::string path, bool is_direct = false);
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  int descriptor() const { return descriptor_; }
+  const std::string& path() const { return path_; }
+  bool is_direct() const { return is_direct_; }
+  Result<int64_t> size_bytes() const;
+
+  // All of `target`, or an error: a short file is an error. Thread: any (pread).
+  Result<void> read_at(int64_t offset, std::span<uint8_t> target) const;
+  Result<void> write(std::span<const uint8_t> bytes);                      // at the current position
+  Result<void> write_at(int64_t offset, std::span<const uint8_t> bytes);
+  Result<void> sync();
+
+ private:
+  int descriptor_ = -1;
+  std::string path_;
+  bool is_direct_ = false;
+};
+
+Result<std::string> read_file(const std::string& path, int64_t bytes_max);
+// Writes beside `path`, syncs, renames: readers see the old file or the whole new one.
+Result<void> write_file_atomically(const std::string& path, std::string_view content,
+                                   uint32_t mode = 0644);
+Result<std::vector<std::string>> list_directory(const std::string& path);  // names, sorted
+bool path_exists(const std::string& path);
+
+}  // namespace glmd

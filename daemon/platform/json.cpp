@@ -1,0 +1,222 @@
+#include "platform/json.h"
+
+#include <simdjson.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "platform/file.h"
+
+namespace glmd {
+
+Json Json::boolean(bool value) {
+  Json json;
+  json.type_ = Type::boolean;
+  json.integer_ = value ? 1 : 0;
+  return json;
+}
+
+Json Json::integer(int64_t value) {
+  Json json;
+  json.type_ = Type::integer;
+  json.integer_ = value;
+  return json;
+}
+
+Json Json::real(double value) {
+  Json json;
+  json.type_ = Type::real;
+  json.real_ = value;
+  return json;
+}
+
+Json Json::string(std::string value) {
+  Json json;
+  json.type_ = Type::string;
+  json.string_ = std::move(value);
+  return json;
+}
+
+Json Json::array(std::vector<Json> items) {
+  Json json;
+  json.type_ = Type::array;
+  json.items_ = std::move(items);
+  return json;
+}
+
+Json Json::object(std::vector<Member> members) {
+  Json json;
+  json.type_ = Type::object;
+  json.members_ = std::move(members);
+  return json;
+}
+
+double Json::as_real() const {
+  CHECK(is_number());
+  if (type_ == Type::real) return real_;
+  return is_unsigned_ ? static_cast<double>(static_cast<uint64_t>(integer_))
+                      : static_cast<double>(integer_);
+}
+
+const Json* Json::find(std::string_view name) const {
+  if (!is_object()) return nullptr;
+  for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
+    if (member->first == name) return &member->second;
+  }
+  return nullptr;
+}
+
+void Json::set(std::string name, Json value) {
+  CHECK(is_object());
+  for (Member& member : members_) {
+    if (member.first == name) {
+      member.second = std::move(value);
+      return;
+    }
+  }
+  members_.emplace_back(std::move(name), std::move(value));
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char character : text) {
+    switch (character) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      case '\b': out += "\\b"; break;
+      case '\f': out += "\\f"; break;
+      default:
+        if (static_cast<unsigned char>(character) < 0x20) {
+          fmt::format_to(std::back_inserter(out), "\\u{:04x}",
+                         static_cast<unsigned char>(character));
+        } else {
+          out += character;
+        }
+    }
+  }
+  out += '"';
+}
+
+namespace {
+
+void append_real(std::string& out, double value) {
+  if (!std::isfinite(value)) {
+    out += "null";  // JSON has no other word for it
+    return;
+  }
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value);
+  out.append(digits, end.ptr);
+}
+
+void append(std::string& out, const Json& json) {
+  switch (json.type()) {
+    case Json::Type::null: out += "null"; break;
+    case Json::Type::boolean: out += json.as_boolean() ? "true" : "false"; break;
+    case Json::Type::integer:
+      out += json.is_unsigned_above_int64()
+                 ? std::to_string(static_cast<uint64_t>(json.as_integer()))
+                 : std::to_string(json.as_integer());
+      break;
+    case Json::Type::real: append_real(out, json.as_real()); break;
+    case Json::Type::string: append_json_string(out, json.as_string()); break;
+    case Json::Type::array: {
+      out += '[';
+      bool first = true;
+      for (const Json& item : json.items()) {
+        if (!first) out += ',';
+        first = false;
+        append(out, item);
+      }
+      out += ']';
+      break;
+    }
+    case Json::Type::object: {
+      out += '{';
+      bool first = true;
+      for (const auto& [name, value] : json.members()) {
+        if (!first) out += ',';
+        first = false;
+        append_json_string(out, name);
+        out += ':';
+        append(out, value);
+      }
+      out += '}';
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+std::string Json::to_string() const {
+  std::string out;
+  append(out, *this);
+  return out;
+}
+
+// Copies simdjson's tape into values.
+class JsonReader {
+ public:
+  static Json copy(const simdjson::dom::element& element) {
+    using simdjson::dom::element_type;
+    switch (element.type()) {
+      case element_type::NULL_VALUE: return Json();
+      case element_type::BOOL: return Json::boolean(element.get_bool().value_unsafe());
+      case element_type::INT64: return Json::integer(element.get_int64().value_unsafe());
+      case element_type::UINT64: {
+        Json json = Json::integer(static_cast<int64_t>(element.get_uint64().value_unsafe()));
+        json.is_unsigned_ = true;
+        return json;
+      }
+      case element_type::DOUBLE: return Json::real(element.get_double().value_unsafe());
+      case element_type::STRING:
+        return Json::string(std::string(element.get_string().value_unsafe()));
+      case element_type::ARRAY: {
+        std::vector<Json> items;
+        const simdjson::dom::array array(element);
+        for (const auto item : array) items.push_back(copy(item));
+        return Json::array(std::move(items));
+      }
+      case element_type::OBJECT: {
+        std::vector<Json::Member> members;
+        const simdjson::dom::object object(element);
+        for (const auto field : object) {
+          members.emplace_back(std::string(field.key), copy(field.value));
+        }
+        return Json::object(std::move(members));
+      }
+    }
+    return Json();
+  }
+};
+
+Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max) {
+  simdjson::dom::parser parser;
+  if (parser.allocate(std::max<size_t>(text.size(), 1), static_cast<size_t>(depth_max)) !=
+      simdjson::SUCCESS) {
+    return error(ErrorKind::no_memory, "{}: no memory to parse {} bytes of JSON", what, text.size());
+  }
+  const simdjson::padded_string padded(text);
+  simdjson::dom::element root;
+  const simdjson::error_code code = parser.parse(padded).get(root);
+  if (code == simdjson::DEPTH_ERROR || code == simdjson::CAPACITY) {
+    return error(ErrorKind::bad_input, "{}: JSON is nested deeper than {} levels or too large", what,
+                 depth_max);
+  }
+  if (code != simdjson::SUCCESS) {
+    return error(ErrorKind::bad_input, "{}: not valid JSON: {}", what,
+                 simdjson::error_message(code));
+  }
+  return JsonReader::copy(root);
+}
+
+Result<Json> read_json_file(const std::string& path, int64_t bytes_max) {
+  const std::string text = TRY(read_file(path, bytes_max));
+  return parse_json(text, path);
+}
+
+}  // namespace glmd
