@@ -1,0 +1,64 @@
+// One family of models, seen from generation/: sequences that hold state, and passes that move them on by a
+// batch of rows, layer by layer. Thread: compute.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "platform/result.h"
+
+namespace glmd {
+
+struct ModelShape {
+  int64_t vocabulary = 0;
+  int64_t layers = 0;
+  int64_t context_max = 0;         // positions the checkpoint was made for
+  int64_t cache_bytes_per_token = 0;
+};
+
+// The state of one sequence: caches of every layer. Rows of a pass extend it provisionally; commit makes them stay.
+class SequenceState {
+ public:
+  virtual ~SequenceState() = default;
+  virtual int64_t length() const = 0;            // committed tokens
+  virtual void truncate(int64_t length) = 0;     // to fewer committed tokens
+};
+
+// Consecutive tokens of one sequence; they follow its committed ones.
+struct BatchPart {
+  SequenceState* sequence = nullptr;
+  std::vector<int32_t> tokens;
+  bool wants_logits = false;      // of the last token
+  bool wants_all_logits = false;  // of every token
+};
+
+// One pass of a batch through the model. Between layers the caller may drop parts (cancelled requests) or run
+// another pass on other sequences. Destroying an unfinished pass commits nothing.
+class ForwardPass {
+ public:
+  virtual ~ForwardPass() = default;
+  virtual bool is_done() const = 0;
+  virtual int64_t layers_done() const = 0;
+  // The next layer for all parts that are left. An error leaves every sequence as it was before the pass.
+  virtual Result<void> run_layer() = 0;
+  virtual void drop(int64_t part) = 0;
+  // After is_done(): the parts' tokens become part of their sequences.
+  virtual void commit() = 0;
+  // After is_done(): [rows that want logits][vocabulary] of that part; valid until the pass dies.
+  virtual std::span<const float> logits(int64_t part) const = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelShape& shape() const = 0;
+  // Fails with no_memory where the pool has no room for `tokens_max` tokens.
+  virtual Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) = 0;
+  virtual Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) = 0;
+  virtual int64_t rows_max() const = 0;  // of one pass
+};
+
+}  // namespace glmd
