@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "experts/expert_cache.h"
 #include "platform/result.h"
 
 namespace glmd {
@@ -49,6 +50,8 @@ class ForwardPass {
   virtual void commit() = 0;
   // After is_done(): [rows that want logits][vocabulary] of that part; valid until the pass dies.
   virtual std::span<const float> logits(int64_t part) const = 0;
+  // After is_done(): [tokens][hidden] of that part after the last norm: what the draft layer starts from.
+  virtual std::span<const float> hidden(int64_t) const { return {}; }
 };
 
 class Model {
@@ -59,6 +62,12 @@ class Model {
   virtual Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) = 0;
   virtual Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) = 0;
   virtual int64_t rows_max() const = 0;  // of one pass
+  // The draft layer over rows that follow the sequence's drafted ones: row p has token p + 1 and the hidden state of
+  // token p, and its logits predict token p + 2 (GLM52 3.9).
+  virtual Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
+                                                           std::vector<int32_t> tokens,
+                                                           std::span<const float> hidden);
+  virtual ExpertCacheStats expert_stats() const { return {}; }
 };
 
 }  // namespace glmd

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/block_formats.h"
 #include "platform/json.h"
 #include "platform/result.h"
+#include "storage/checkpoint_config.h"
 
 namespace glmd {
 
@@ -26,12 +30,32 @@ struct Tensor {
   std::string name;
   TensorLayout layout = TensorLayout::matrix;
   BlockFormat format = BlockFormat::f32;
-  int64_t rows = 0, columns = 0;  // logical; gate_up and expert: rows and columns of gate
+  int64_t rows = 0, columns = 0;  // logical; gate_up and expert: those of gate
   int32_t file = 0;
   int64_t offset = 0;             // in the file
   int64_t bytes = 0;
   uint64_t hash = 0;              // XXH3-64 of the bytes
 };
+
+// What a container of this checkpoint must hold, in file order: name, layout, logical shape.
+struct TensorSpec {
+  std::string name;
+  TensorLayout layout = TensorLayout::matrix;
+  int64_t rows = 0, columns = 0;
+  int64_t layer = -1;  // -1: not of a layer
+  bool is_optional = false;
+};
+std::vector<TensorSpec> tensor_inventory(const CheckpointConfig& config, bool with_draft_layer);
+
+// Bytes of a tensor of that layout, format and logical shape; `hidden` matters to experts only (columns).
+int64_t tensor_bytes(TensorLayout layout, BlockFormat format, int64_t rows, int64_t columns);
+
+std::string_view name_of(TensorLayout layout);
+std::string_view name_of(BlockFormat format);
+std::optional<TensorLayout> layout_of(std::string_view name);
+std::optional<BlockFormat> format_of(std::string_view name);
+
+constexpr int64_t container_format_version = 1;
 
 // Names of a container's tensors. `L` is the layer; the draft layer is layer num_hidden_layers.
 //   embedding, head, norm
@@ -55,6 +79,8 @@ class Container {
   uint64_t identity() const { return identity_; }
   bool is_reference() const { return is_reference_; }          // both policies exact (DECISIONS 6)
   double latent_norm_eps() const { return latent_norm_eps_; }
+  const CheckpointConfig& checkpoint() const { return checkpoint_; }
+  bool has_draft_layer() const { return has_draft_layer_; }
   bool has_tokenizer() const;
 
   const std::vector<std::string>& files() const { return files_; }  // full paths; Tensor::file indexes
@@ -69,6 +95,8 @@ class Container {
  private:
   std::string folder_;
   Json config_, manifest_;
+  CheckpointConfig checkpoint_;
+  bool has_draft_layer_ = false;
   uint64_t identity_ = 0;
   bool is_reference_ = false;
   double latent_norm_eps_ = 1e-5;

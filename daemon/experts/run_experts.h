@@ -1,0 +1,46 @@
+// Computes the routed experts of one layer: those in memory first, while the missing ones load; each arrival at
+// once. Every (row, rank) has its own output row, so the order of arrival never reaches arithmetic.
+// Thread: compute, with its team.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "experts/expert_cache.h"
+#include "kernels/kernel_table.h"
+#include "platform/parallel.h"
+
+namespace glmd {
+
+struct ExpertShape {
+  int64_t hidden = 0;  // columns of gate and up, rows of down
+  int64_t width = 0;   // rows of gate and of up, columns of down
+  BlockFormat format = BlockFormat::f32;
+};
+
+// One expert of this layer and what it has to do.
+struct ExpertWork {
+  int32_t expert = 0;             // index in the cache
+  std::vector<int32_t> rows;      // rows of the input
+  std::vector<int32_t> outputs;   // rows of the output, one per row
+};
+
+// Scratch that lives from step to step.
+struct ExpertScratch {
+  std::vector<float> values, hidden, results, scales;
+  std::vector<int8_t> codes;
+  std::vector<int32_t> sums;
+};
+
+// outputs[work.outputs[i]] = down(silu(gate x) * up x) for x = input row work.rows[i].
+Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& team,
+                         const ExpertShape& shape, std::span<const ExpertWork> works,
+                         const Activations& input, ExpertScratch& scratch, float* outputs);
+
+// The same arithmetic for a matrix pair in memory (shared expert, dense layer): output rows are input rows.
+void run_feed_forward(const KernelTable& kernels, Team& team, const Matrix& gate_up,
+                      const Matrix& down, const Activations& input, ExpertScratch& scratch,
+                      float* output, int64_t output_stride);
+
+}  // namespace glmd

@@ -1,0 +1,436 @@
+#include "model/glm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/layers/mixture_of_experts.h"
+#include "model/layers/mla_attention.h"
+
+namespace glmd {
+namespace {
+
+constexpr int reader_threads = 8;
+
+CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
+  CacheLayout layout;
+  layout.layers = config.layers + (with_draft ? 1 : 0);
+  layout.key_width = config.kv_lora_rank + config.qk_rope_head_dim;
+  layout.index_width = config.index_head_dim;
+  layout.element_bytes = is_reference ? 4 : 2;
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    layout.index_slot.push_back(config.indexer_full[layer] ? layout.index_layers++ : -1);
+  }
+  return layout;
+}
+
+// The routed experts in the order of the cache: layer by layer, expert by expert.
+struct ExpertTable {
+  std::vector<ExpertExtent> extents;
+  std::vector<int32_t> first;        // per layer, -1 where dense
+  std::vector<ExpertShape> shapes;   // per layer
+};
+
+ExpertTable expert_table(const Container& container, const CheckpointConfig& config,
+                         int64_t layers) {
+  ExpertTable table;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    table.first.push_back(-1);
+    table.shapes.emplace_back();
+    if (!config.is_sparse[layer]) continue;
+    table.first.back() = static_cast<int32_t>(table.extents.size());
+    for (int64_t expert = 0; expert < config.routed_experts; ++expert) {
+      const std::string name = fmt::format("layers.{}.experts.{}", layer, expert);
+      const Tensor* tensor = container.find(name);
+      CHECK(tensor != nullptr);  // Container::open saw them all
+      table.shapes.back() = {.hidden = tensor->columns, .width = tensor->rows, .format = tensor->format};
+      table.extents.push_back({.file = tensor->file,
+                               .offset = tensor->offset,
+                               .bytes = tensor->bytes,
+                               .hash = tensor->hash,
+                               .name = fmt::format("layer {}: expert {}", layer, expert)});
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+// One pass. Rows of a part are consecutive; dropping a part closes the gap.
+class GlmPass : public ForwardPass {
+ public:
+  GlmPass(GlmModel& model, std::unique_ptr<Workspace> workspace)
+      : model_(model), workspace_(std::move(workspace)) {}
+  ~GlmPass() override { model_.workspaces_.push_back(std::move(workspace_)); }
+
+  bool is_done() const override { return is_done_ || rows_.empty(); }
+  int64_t layers_done() const override { return layers_done_; }
+  Result<void> run_layer() override;
+  void drop(int64_t part) override;
+  void commit() override;
+  std::span<const float> logits(int64_t part) const override;
+  std::span<const float> hidden(int64_t part) const override;
+
+  void start(std::vector<BatchPart> parts);
+  void start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
+                   std::span<const float> hidden);
+
+ private:
+  struct Part {
+    GlmSequence* sequence = nullptr;
+    int64_t first_row = 0, row_count = 0;
+    bool wants_logits = false, wants_all_logits = false;
+    int64_t first_logits = 0, logits_count = 0;
+  };
+
+  void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
+  void fill_angles();
+  void norm_rows(const float* x, const float* weight, float* out);
+  Result<void> run_layer_body(int64_t layer);
+  Result<void> finish(const float* norm, const Matrix& head);
+
+  GlmModel& model_;
+  std::unique_ptr<Workspace> workspace_;
+  std::vector<Part> parts_;
+  std::vector<PassRow> rows_;
+  int64_t layers_done_ = 0;
+  bool is_draft_ = false, is_done_ = false;
+};
+
+void GlmPass::add_rows(GlmSequence& sequence, int64_t first_position, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    rows_.push_back({&sequence, first_position + i, static_cast<int64_t>(parts_.size()) - 1});
+  }
+}
+
+void GlmPass::fill_angles() {
+  const int64_t pairs = model_.rotary_.pairs();
+  const auto count = static_cast<int64_t>(rows_.size());
+  float* cos = grown(workspace_->cos, count * pairs);
+  float* sin = grown(workspace_->sin, count * pairs);
+  for (int64_t row = 0; row < count; ++row) {
+    model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
+  }
+}
+
+void GlmPass::start(std::vector<BatchPart> parts) {
+  std::vector<int32_t> tokens;
+  for (const BatchPart& part : parts) {
+    auto& sequence = static_cast<GlmSequence&>(*part.sequence);
+    const auto count = static_cast<int64_t>(part.tokens.size());
+    parts_.push_back({.sequence = &sequence,
+                      .first_row = static_cast<int64_t>(rows_.size()),
+                      .row_count = count,
+                      .wants_logits = part.wants_logits,
+                      .wants_all_logits = part.wants_all_logits});
+    add_rows(sequence, sequence.length(), count);
+    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+  }
+  const int64_t width = model_.config_.hidden;
+  const Matrix& embedding = model_.embedding_;
+  float* hidden = grown(workspace_->hidden, static_cast<int64_t>(rows_.size()) * width);
+  const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
+  const auto kernel = model_.options_.kernels->embedding_row[static_cast<int>(embedding.format)];
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    kernel(embedding.data + tokens[row] * row_bytes, width,
+           hidden + static_cast<int64_t>(row) * width);
+  }
+  fill_angles();
+}
+
+void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
+                          std::span<const float> target_hidden) {
+  is_draft_ = true;
+  const auto count = static_cast<int64_t>(tokens.size());
+  parts_.push_back({.sequence = &sequence,
+                    .first_row = 0,
+                    .row_count = count,
+                    .wants_logits = true,
+                    .wants_all_logits = true});
+  add_rows(sequence, sequence.draft_length(), count);
+  fill_angles();
+
+  // u = W_eh [norm(embedding) | norm(hidden)]
+  const CheckpointConfig& config = model_.config_;
+  const KernelTable& kernels = *model_.options_.kernels;
+  const auto eps = static_cast<float>(config.rms_norm_eps);
+  const int64_t width = config.hidden;
+  std::vector<float> joined(static_cast<size_t>(count * 2 * width));
+  const Matrix& embedding = model_.draft_embedding_;
+  const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
+  for (int64_t row = 0; row < count; ++row) {
+    float* left = joined.data() + row * 2 * width;
+    kernels.embedding_row[static_cast<int>(embedding.format)](
+        embedding.data + tokens[row] * row_bytes, width, left);
+    kernels.rms_norm(left, model_.draft_.embedding_norm, width, eps, left);
+    kernels.rms_norm(target_hidden.data() + row * width, model_.draft_.hidden_norm, width, eps,
+                     left + width);
+  }
+  ActivationRows input;
+  input.set(joined.data(), 2 * width, count, 2 * width);
+  multiply(model_.compute(), model_.draft_.eh_proj, input,
+           grown(workspace_->hidden, count * width), width);
+}
+
+void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
+  const int64_t width = model_.config_.hidden;
+  const auto eps = static_cast<float>(model_.config_.rms_norm_eps);
+  const KernelTable& kernels = *model_.options_.kernels;
+  model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels.rms_norm(x + row * width, weight, width, eps, out + row * width);
+    }
+  });
+}
+
+Result<void> GlmPass::run_layer() {
+  CHECK(!is_done());
+  const int64_t layer = is_draft_ ? model_.config_.layers : layers_done_;
+  TRY_CONTEXT(run_layer_body(layer), fmt::format("layer {}", layer));
+  ++layers_done_;
+  if (is_draft_) {
+    TRY(finish(model_.draft_.head_norm, model_.draft_head_));
+  } else if (layers_done_ == model_.config_.layers) {
+    TRY(finish(model_.norm_, model_.head_));
+  }
+  return {};
+}
+
+Result<void> GlmPass::run_layer_body(int64_t layer) {
+  Workspace& workspace = *workspace_;
+  const CheckpointConfig& config = model_.config_;
+  const LayerWeights& weights = model_.layers_[layer];
+  const Compute compute = model_.compute();
+  const auto row_count = static_cast<int64_t>(rows_.size());
+  const int64_t width = config.hidden, count = row_count * width;
+  float* hidden = workspace.hidden.data();
+  float* normed = grown(workspace.normed, count);
+
+  norm_rows(hidden, weights.input_norm, normed);
+  workspace.normed_rows.set(normed, width, row_count, width);
+  run_attention(compute, config, model_.latent_norm_eps_, weights, layer, model_.pool_->layout(),
+                rows_, workspace);
+  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
+
+  norm_rows(hidden, weights.post_attention_norm, normed);
+  workspace.normed_rows.set(normed, width, row_count, width);
+  if (weights.routed) {
+    model_.cache_->begin_step(row_count);
+    TRY(run_mixture_of_experts(compute, config, weights, *model_.cache_, row_count, workspace));
+  } else {
+    const FeedForwardWeights& mlp = weights.feed_forward;
+    run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
+                     workspace.normed_rows.for_format(compute, mlp.gate_up.format),
+                     workspace.experts, grown(workspace.update, count), width);
+  }
+  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
+  return {};
+}
+
+// The last norm for all rows, the output head for those that want logits.
+Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
+  const int64_t width = model_.config_.hidden, vocabulary = model_.config_.vocabulary;
+  Workspace& workspace = *workspace_;
+  float* final_hidden =
+      grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
+  norm_rows(workspace.hidden.data(), norm, final_hidden);
+
+  std::vector<int64_t> wanted;
+  for (Part& part : parts_) {
+    part.first_logits = static_cast<int64_t>(wanted.size());
+    const int64_t skipped = part.wants_all_logits ? 0 : part.wants_logits ? part.row_count - 1
+                                                                          : part.row_count;
+    for (int64_t row = std::max<int64_t>(0, skipped); row < part.row_count; ++row) {
+      wanted.push_back(part.first_row + row);
+    }
+    part.logits_count = static_cast<int64_t>(wanted.size()) - part.first_logits;
+  }
+  const auto wanted_count = static_cast<int64_t>(wanted.size());
+  float* packed = grown(workspace.normed, wanted_count * width);
+  for (int64_t i = 0; i < wanted_count; ++i) {
+    std::memcpy(packed + i * width, final_hidden + wanted[i] * width,
+                static_cast<size_t>(width) * sizeof(float));
+  }
+  float* logits = grown(workspace.logits, wanted_count * vocabulary);
+  if (wanted_count > 0) {
+    workspace.normed_rows.set(packed, width, wanted_count, width);
+    multiply(model_.compute(), head, workspace.normed_rows, logits, vocabulary);
+  }
+  if (!std::all_of(logits, logits + wanted_count * vocabulary,
+                   [](float logit) { return std::isfinite(logit); })) {
+    return error(ErrorKind::internal, "output head: a logit is not finite");
+  }
+  is_done_ = true;
+  return {};
+}
+
+void GlmPass::drop(int64_t index) {
+  Part& part = parts_[index];
+  if (part.row_count == 0 || is_done_) return;
+  const int64_t width = model_.config_.hidden, pairs = model_.rotary_.pairs();
+  const int64_t topk = model_.config_.index_topk;
+  const int64_t begin = part.first_row, end = begin + part.row_count;
+  const auto close_gap = [&](auto& buffer, int64_t stride) {
+    const auto rows = static_cast<int64_t>(rows_.size());
+    if (static_cast<int64_t>(buffer.size()) < rows * stride) return;  // not in use yet
+    std::copy(buffer.begin() + end * stride, buffer.begin() + rows * stride,
+              buffer.begin() + begin * stride);
+  };
+  close_gap(workspace_->hidden, width);
+  close_gap(workspace_->cos, pairs);
+  close_gap(workspace_->sin, pairs);
+  close_gap(workspace_->selected, topk);
+  close_gap(workspace_->selected_count, 1);
+  rows_.erase(rows_.begin() + begin, rows_.begin() + end);
+  for (Part& other : parts_) {
+    if (other.first_row >= end) other.first_row -= part.row_count;
+  }
+  part.row_count = 0;
+}
+
+void GlmPass::commit() {
+  CHECK(is_done());
+  for (const Part& part : parts_) {
+    if (is_draft_) {
+      part.sequence->extend_draft(part.row_count);
+    } else {
+      part.sequence->extend(part.row_count);
+    }
+  }
+}
+
+std::span<const float> GlmPass::logits(int64_t index) const {
+  const Part& part = parts_[index];
+  const int64_t vocabulary = model_.config_.vocabulary;
+  return {workspace_->logits.data() + part.first_logits * vocabulary,
+          static_cast<size_t>(part.logits_count * vocabulary)};
+}
+
+std::span<const float> GlmPass::hidden(int64_t index) const {
+  const Part& part = parts_[index];
+  const int64_t width = model_.config_.hidden;
+  return {workspace_->final_hidden.data() + part.first_row * width,
+          static_cast<size_t>(part.row_count * width)};
+}
+
+GlmModel::GlmModel(const ModelOptions& options, CheckpointConfig config)
+    : options_(options),
+      config_(std::move(config)),
+      team_(options.threads),
+      rotary_(config_.rope_theta, config_.qk_rope_head_dim) {}
+
+Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
+                                              const ModelOptions& options) {
+  std::unique_ptr<GlmModel> model(new GlmModel(options, container.checkpoint()));
+  const CheckpointConfig& shape = model->config_;
+  const bool with_draft = options.with_draft && container.has_draft_layer();
+  CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft);
+  model->latent_norm_eps_ = static_cast<float>(container.latent_norm_eps());
+  model->weights_ = TRY(DenseWeights::load(container));
+  model->embedding_ = model->weights_.matrix("embedding");
+  model->head_ = model->weights_.matrix("head");
+  model->norm_ = model->weights_.vector("norm");
+
+  const int64_t layers = layout.layers;
+  ExpertTable experts = expert_table(container, shape, layers);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    model->layers_.push_back(bind_layer(model->weights_, shape, layer));
+    if (model->layers_.back().routed) {
+      model->layers_.back().routed->first_expert = experts.first[layer];
+      model->layers_.back().routed->shape = experts.shapes[layer];
+    }
+  }
+  if (with_draft) {
+    model->draft_ = bind_draft(model->weights_, shape);
+    const std::string prefix = fmt::format("layers.{}.", shape.layers);
+    const bool has_embedding = container.find(prefix + "embedding") != nullptr;
+    const bool has_head = container.find(prefix + "head") != nullptr;
+    model->draft_embedding_ =
+        has_embedding ? model->weights_.matrix(prefix + "embedding") : model->embedding_;
+    model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
+  }
+
+  model->reader_ = TRY(ThreadReader::open(container.files(), reader_threads));
+  model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
+                                          *model->reader_, options.verify));
+  model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
+  model->shape_ = {.vocabulary = shape.vocabulary,
+                   .layers = shape.layers,
+                   .context_max = shape.max_position,
+                   .cache_bytes_per_token = model->pool_->layout().bytes_per_token()};
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft) {
+  const CheckpointConfig& config = container.checkpoint();
+  const bool with_draft = wants_draft && container.has_draft_layer();
+  const CacheLayout layout = cache_layout(config, container.is_reference(), with_draft);
+  const ExpertTable experts = expert_table(container, config, layout.layers);
+  ModelSizes sizes;
+  for (const auto& [name, tensor] : container.tensors()) {
+    if (tensor.layout != TensorLayout::expert) sizes.dense_bytes += round_up(tensor.bytes, 64);
+  }
+  for (const ExpertExtent& extent : experts.extents) sizes.experts_bytes += extent.bytes;
+  sizes.arena_bytes_min = ExpertCache::arena_bytes_min(experts.extents);
+  sizes.kv_bytes_per_token = layout.bytes_per_token();
+  sizes.context_max = config.max_position;
+  // The buffers of Workspace, activation codes included.
+  const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
+  const int64_t floats =
+      6 * config.hidden + 2 * config.q_lora_rank + layout.key_width +
+      config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
+                      2 * config.v_head_dim) +
+      config.index_heads * (config.index_head_dim + 1) + config.index_head_dim +
+      config.index_topk + config.routed_experts +
+      config.experts_per_token * (config.hidden + 2) +
+      2 * std::max(config.intermediate, config.moe_intermediate * std::max<int64_t>(1, config.shared_experts));
+  sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));
+  return sizes;
+}
+
+Result<std::unique_ptr<SequenceState>> GlmModel::new_sequence(int64_t tokens_max) {
+  return std::unique_ptr<SequenceState>(TRY(GlmSequence::create(*pool_, tokens_max)));
+}
+
+std::unique_ptr<Workspace> GlmModel::take_workspace() {
+  if (workspaces_.empty()) return std::make_unique<Workspace>();
+  std::unique_ptr<Workspace> workspace = std::move(workspaces_.back());
+  workspaces_.pop_back();
+  return workspace;
+}
+
+Result<std::unique_ptr<ForwardPass>> GlmModel::begin(std::vector<BatchPart> parts) {
+  for (const BatchPart& part : parts) {
+    const auto& sequence = static_cast<const GlmSequence&>(*part.sequence);
+    const auto count = static_cast<int64_t>(part.tokens.size());
+    if (count == 0) return error(ErrorKind::internal, "a part of the batch has no tokens");
+    if (sequence.length() + count > sequence.tokens_max()) {
+      return error(ErrorKind::no_memory, "sequence: wanted room for {} tokens, got {}",
+                   sequence.length() + count, sequence.tokens_max());
+    }
+    for (const int32_t token : part.tokens) {
+      if (token < 0 || token >= config_.vocabulary) {
+        return error(ErrorKind::bad_input, "token id: wanted 0 to {}, got {}",
+                     config_.vocabulary - 1, token);
+      }
+    }
+  }
+  auto pass = std::make_unique<GlmPass>(*this, take_workspace());
+  pass->start(std::move(parts));
+  return std::unique_ptr<ForwardPass>(std::move(pass));
+}
+
+Result<std::unique_ptr<ForwardPass>> GlmModel::begin_draft(SequenceState& sequence,
+                                                           std::vector<int32_t> tokens,
+                                                           std::span<const float> hidden) {
+  if (draft_.eh_proj.data == nullptr) {
+    return error(ErrorKind::bad_input, "this model has no draft layer");
+  }
+  CHECK(static_cast<int64_t>(hidden.size()) ==
+        static_cast<int64_t>(tokens.size()) * config_.hidden);
+  auto pass = std::make_unique<GlmPass>(*this, take_workspace());
+  pass->start_draft(static_cast<GlmSequence&>(sequence), std::move(tokens), hidden);
+  return std::unique_ptr<ForwardPass>(std::move(pass));
+}
+
+}  // namespace glmd

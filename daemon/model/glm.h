@@ -1,0 +1,56 @@
+// GLM-5.2 and its siblings (`glm_moe_dsa`; GLM52 3): the forward pass over a batch of rows, layer by layer.
+// Thread: compute.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/families.h"
+#include "model/layer_weights.h"
+#include "model/rotary.h"
+#include "model/workspace.h"
+#include "storage/thread_reader.h"
+
+namespace glmd {
+
+class GlmModel : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> open(const Container& container,
+                                             const ModelOptions& options);
+  static Result<ModelSizes> sizes(const Container& container, bool with_draft);
+
+  const ModelShape& shape() const override { return shape_; }
+  Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) override;
+  Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) override;
+  Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
+                                                   std::vector<int32_t> tokens,
+                                                   std::span<const float> hidden) override;
+  int64_t rows_max() const override { return options_.rows_max; }
+  ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+
+ private:
+  friend class GlmPass;
+  GlmModel(const ModelOptions& options, CheckpointConfig config);
+
+  Compute compute() { return {*options_.kernels, team_}; }
+  std::unique_ptr<Workspace> take_workspace();
+
+  ModelOptions options_;
+  CheckpointConfig config_;
+  ModelShape shape_;
+  float latent_norm_eps_ = 1e-5F;
+  Team team_;
+  Rotary rotary_;
+  DenseWeights weights_;
+  Matrix embedding_{}, head_{};
+  const float* norm_ = nullptr;
+  std::vector<LayerWeights> layers_;  // the draft layer last, if used
+  DraftWeights draft_{};
+  Matrix draft_embedding_{}, draft_head_{};
+  std::unique_ptr<BlockReader> reader_;
+  std::optional<ExpertCache> cache_;
+  std::optional<CachePool> pool_;
+  std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use
+};
+
+}  // namespace glmd

@@ -1,0 +1,24 @@
+// The sparse indexer (GLM52 3.5): writes index keys, and beyond index_topk visible tokens picks the positions that
+// attention may see. Thread: compute.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/layer_weights.h"
+#include "model/workspace.h"
+
+namespace glmd {
+
+// The `count` highest of `scores`, ties by lower position, as ascending positions. NaN ranks lowest.
+void select_positions(std::span<const float> scores, int64_t count, std::vector<int32_t>& scratch,
+                      int32_t* positions);
+
+// For every row: its index key into the cache of `layer`, then its selection into the workspace.
+// Reads normed_rows and query_rank of the workspace.
+void run_indexer(const Compute& compute, const CheckpointConfig& config,
+                 const IndexerWeights& weights, int64_t layer, const CacheLayout& layout,
+                 std::span<const PassRow> rows, Workspace& workspace);
+
+}  // namespace glmd

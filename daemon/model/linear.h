@@ -1,0 +1,50 @@
+// y = W x for many rows, over the team. Activations are quantised once and shared by all matrices that read them.
+// Thread: compute.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel_table.h"
+#include "platform/parallel.h"
+
+namespace glmd {
+
+struct Compute {
+  const KernelTable& kernels;
+  Team& team;
+};
+
+// One set of activation rows and, once a quantised matrix asks for them, their codes.
+class ActivationRows {
+ public:
+  void set(const float* values, int64_t value_stride, int64_t row_count, int64_t columns);
+  const Activations& for_format(const Compute& compute, BlockFormat format);
+
+ private:
+  Activations view_{};
+  bool is_quantised_ = false;
+  std::vector<int8_t> codes_;
+  std::vector<float> scales_;
+  std::vector<int32_t> sums_;
+};
+
+// y[n * y_stride + r] for all rows r of w.
+void multiply(const Compute& compute, const Matrix& w, ActivationRows& x, float* y,
+              int64_t y_stride);
+
+// Heads stacked in one matrix of `head_count` equal parts, each with its own input columns: for head h,
+// y[n * y_stride + h * y_head_stride + i] = row h * rows_per_head + i of w . x[n * x_stride + h * x_head_stride ...].
+struct HeadScratch {
+  std::vector<int8_t> codes;
+  std::vector<float> scales, padded;
+  std::vector<int32_t> sums;
+};
+struct HeadStrides {
+  int64_t row, head;
+};
+void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count, const float* x,
+                    HeadStrides x_strides, float* y, HeadStrides y_strides, int64_t row_count,
+                    HeadScratch& scratch);
+
+}  // namespace glmd

@@ -1,0 +1,241 @@
+// glmd-eval: what a container's model computes, for whoever checks it.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "model/families.h"
+#include "platform/file.h"
+#include "platform/json.h"
+#include "text/tokenizer.h"
+#include "tools/eval/evaluation.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t text_bytes_max = int64_t{1} << 30;
+
+struct Options {
+  std::string model, ids, logits, draft_logits, ppl, questions;
+  int64_t greedy = 0, step = 512, arena_bytes = 0, failures_max = 20;
+  int threads = 1;
+  std::string kernels = "auto";
+};
+
+struct Loaded {
+  Container container;
+  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<Model> model;
+};
+
+Result<std::vector<int32_t>> ids_of(const Json& json, std::string_view what) {
+  if (!json.is_array()) return error(ErrorKind::bad_input, "{}: wanted an array of ids", what);
+  std::vector<int32_t> ids;
+  for (const Json& item : json.items()) {
+    if (!item.is_integer() || item.as_integer() < 0 || item.as_integer() > INT32_MAX) {
+      return error(ErrorKind::bad_input, "{}: wanted token ids, got {}", what, item.to_string());
+    }
+    ids.push_back(static_cast<int32_t>(item.as_integer()));
+  }
+  return ids;
+}
+
+std::string to_json(std::span<const int32_t> ids) {
+  Json json = Json::array();
+  for (const int32_t id : ids) json.items().push_back(Json::integer(id));
+  return json.to_string();
+}
+
+Result<Loaded> load(const Options& options, int64_t context_tokens) {
+  Loaded loaded;
+  loaded.container = TRY(Container::open(options.model));
+  if (loaded.container.has_tokenizer()) {
+    loaded.tokenizer = TRY(Tokenizer::open(options.model + "/tokenizer.json"));
+  }
+  const KernelTable* kernels = find_kernels(options.kernels.c_str());
+  if (kernels == nullptr) {
+    return error(ErrorKind::usage, "--kernels {}: this CPU has no such table", options.kernels);
+  }
+  const bool with_draft = !options.draft_logits.empty();
+  const ModelSizes sizes = TRY(model_sizes(loaded.container, with_draft));
+  const int64_t tokens = round_up(context_tokens, cache_block_tokens);
+  loaded.model = TRY(open_model(
+      loaded.container,
+      {.threads = options.threads,
+       .kernels = kernels,
+       .context_tokens = tokens,
+       .sessions = 1,
+       .arena_bytes = options.arena_bytes > 0 ? options.arena_bytes : sizes.experts_bytes,
+       .kv_pool_bytes = (tokens + cache_block_tokens) * sizes.kv_bytes_per_token,
+       .rows_max = options.step,
+       .with_draft = with_draft}));
+  return loaded;
+}
+
+Result<void> append_row(File& file, std::span<const float> row) {
+  return file.write({reinterpret_cast<const uint8_t*>(row.data()), row.size_bytes()});
+}
+
+Result<void> run_ids(const Options& options) {
+  const Json json = TRY(read_json_file(options.ids, text_bytes_max));
+  const std::vector<int32_t> ids = TRY(ids_of(json, options.ids));
+  Loaded loaded = TRY(load(options, static_cast<int64_t>(ids.size()) + options.greedy));
+  if (!options.logits.empty() || !options.draft_logits.empty()) {
+    std::optional<File> logits, draft;
+    if (!options.logits.empty()) logits = TRY(File::create(options.logits));
+    if (!options.draft_logits.empty()) draft = TRY(File::create(options.draft_logits));
+    const RowSink sink = [&](std::span<const float> row) -> Result<void> {
+      return logits ? append_row(*logits, row) : Result<void>();
+    };
+    const RowSink draft_sink = [&](std::span<const float> row) { return append_row(*draft, row); };
+    TRY(forced_logits(*loaded.model, ids, options.step, sink, draft ? &draft_sink : nullptr));
+  }
+  if (options.greedy > 0) {
+    GreedyRule rule{.count = options.greedy, .is_allowed = {}, .is_stop = {}};
+    if (loaded.tokenizer) {
+      rule.is_allowed = [&](int32_t id) { return loaded.tokenizer->has_token(id); };
+    }
+    const std::vector<int32_t> next = TRY(greedy(*loaded.model, ids, options.step, rule));
+    std::printf("%s\n", to_json(next).c_str());
+  }
+  return {};
+}
+
+Result<void> run_perplexity(const Options& options) {
+  constexpr int64_t window = 256, context = 64;
+  const std::string text = TRY(read_file(options.ppl, text_bytes_max));
+  Loaded loaded = TRY(load(options, window + context + 2));
+  if (!loaded.tokenizer) {
+    return error(ErrorKind::bad_input, "{}: --ppl needs a tokenizer, this model has none",
+                 options.model);
+  }
+  const std::vector<int32_t> ids = loaded.tokenizer->encode(text, Recognise::nothing);
+  const std::vector<int32_t> prefix = loaded.tokenizer->encode("[gMASK]<sop>");
+  const Perplexity result = TRY(perplexity(*loaded.model, ids, prefix, window, context));
+  std::printf("{\"perplexity\":%.6f,\"scored_tokens\":%lld,\"tokens\":%zu}\n", result.value,
+              static_cast<long long>(result.scored_tokens), ids.size());
+  return {};
+}
+
+// One JSON object a line, as eval.jsonl has them: prompt_ids and answer_ids.
+struct Question {
+  std::vector<int32_t> prompt, answer;
+  std::string kind;
+};
+
+Result<std::vector<Question>> read_questions(const std::string& path) {
+  const std::string text = TRY(read_file(path, text_bytes_max));
+  std::vector<Question> questions;
+  size_t begin = 0;
+  for (int64_t line = 1; begin < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view content = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    if (content.empty()) continue;
+    const std::string what = fmt::format("{}: line {}", path, line);
+    const Json json = TRY(parse_json(content, what));
+    const Json* prompt = json.find("prompt_ids");
+    const Json* answer = json.find("answer_ids");
+    const Json* kind = json.find("kind");
+    if (prompt == nullptr || answer == nullptr) {
+      return error(ErrorKind::bad_input, "{}: wanted prompt_ids and answer_ids", what);
+    }
+    questions.push_back({TRY(ids_of(*prompt, what)), TRY(ids_of(*answer, what)),
+                         kind != nullptr && kind->is_string() ? kind->as_string() : ""});
+  }
+  return questions;
+}
+
+Result<void> run_questions(const Options& options) {
+  const std::vector<Question> questions = TRY(read_questions(options.questions));
+  int64_t tokens_max = 0;
+  for (const Question& question : questions) {
+    tokens_max = std::max<int64_t>(tokens_max, question.prompt.size() + question.answer.size());
+  }
+  Loaded loaded = TRY(load(options, tokens_max));
+  const std::vector<int32_t>& stops = loaded.container.checkpoint().eos_ids;
+  int64_t exact = 0;
+  Json failed = Json::array();
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const Question& question = questions[i];
+    GreedyRule rule{.count = static_cast<int64_t>(question.answer.size()),
+                    .is_allowed = {},
+                    .is_stop = [&](int32_t id) {
+                      return std::find(stops.begin(), stops.end(), id) != stops.end();
+                    }};
+    if (loaded.tokenizer) {
+      rule.is_allowed = [&](int32_t id) { return loaded.tokenizer->has_token(id); };
+    }
+    const std::vector<int32_t> got =
+        TRY(greedy(*loaded.model, question.prompt, options.step, rule));
+    if (got == question.answer) {
+      ++exact;
+      continue;
+    }
+    failed.items().push_back(Json::integer(static_cast<int64_t>(i)));
+    std::fprintf(stderr, "item %zu (%s): wanted %s, got %s\n", i, question.kind.c_str(),
+                 to_json(question.answer).c_str(), to_json(got).c_str());
+  }
+  Json summary = Json::object();
+  const auto count = static_cast<int64_t>(questions.size());
+  summary.set("questions", Json::integer(count));
+  summary.set("exact", Json::integer(exact));
+  summary.set("share", Json::real(count == 0 ? 0 : static_cast<double>(exact) / static_cast<double>(count)));
+  summary.set("failed", std::move(failed));
+  std::printf("%s\n", summary.to_string().c_str());
+  return {};
+}
+
+Result<void> run(const Options& options) {
+  if (!options.ids.empty()) {
+    if (options.logits.empty() && options.draft_logits.empty() && options.greedy == 0) {
+      return error(ErrorKind::usage, "--ids needs --logits, --draft-logits or --greedy");
+    }
+    TRY(run_ids(options));
+  }
+  if (!options.ppl.empty()) TRY(run_perplexity(options));
+  if (!options.questions.empty()) TRY(run_questions(options));
+  if (options.ids.empty() && options.ppl.empty() && options.questions.empty()) {
+    return error(ErrorKind::usage, "nothing to do: give --ids, --ppl or --questions");
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace glmd
+
+int main(int argc, char** argv) {
+  glmd::Options options;
+  CLI::App app("Evaluates the model of a container.", "glmd-eval");
+  app.set_version_flag("--version", "glmd-eval " GLMD_VERSION);
+  app.add_option("--model", options.model, "container folder")->required();
+  app.add_option("--ids", options.ids, "file with a JSON array of token ids");
+  app.add_option("--logits", options.logits,
+                 "write teacher-forced logits: little-endian float32 [positions, vocabulary]");
+  app.add_option("--draft-logits", options.draft_logits,
+                 "the same of the draft layer: [positions - 1, vocabulary]");
+  app.add_option("--greedy", options.greedy, "print the N ids that follow, as a JSON array")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  app.add_option("--ppl", options.ppl, "perplexity of a text file");
+  app.add_option("--questions", options.questions,
+                 "share of exact answers of a JSON-lines file with prompt_ids and answer_ids");
+  app.add_option("--threads", options.threads, "threads that do arithmetic")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--kernels", options.kernels, "auto, scalar, avx2 or avx512");
+  app.add_option("--arena", options.arena_bytes, "bytes for experts in memory (default: all)")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--step", options.step, "rows per forward pass; 1 is one by one")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& parse_error) {
+    return app.exit(parse_error) == 0 ? 0 : glmd::exit_code(glmd::ErrorKind::usage);
+  }
+  const glmd::Result<void> result = glmd::run(options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "glmd-eval: %s\n", result.error().message.c_str());
+    return glmd::exit_code(result.error().kind);
+  }
+  return 0;
+}
