@@ -60,7 +60,7 @@ systemd-analyze verify --man=no --root="$root" glmd.service glmd.socket \
   fail "systemd-analyze verify has something to say (status $code)"
 }
 [ "$code" -eq 0 ] || fail "systemd-analyze verify: status $code"
-systemd-sysusers --root="$root" --dry-run /usr/lib/sysusers.d/glmd.conf >"$root/sysusers.log" 2>&1 || {
+systemd-sysusers --root="$root" --dry-run >"$root/sysusers.log" 2>&1 || {
   cat "$root/sysusers.log"
   fail "systemd-sysusers does not take glmd.conf"
 }
