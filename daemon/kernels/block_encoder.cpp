@@ -1,291 +1,381 @@
 #include "kernels/block_encoder.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
-#include "kernels/kernel_table.h"
-#include "kernels/scalar/math.h"
+#include "kernels/block_codes.h"
+#include "kernels/half.h"
 #include "platform/check.h"
 
 namespace glmd {
 namespace {
 
-uint16_t f32_to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+int64_t group_count(int64_t columns) {
+  return padded_columns(columns) / group_columns;
+}
+int64_t tile_count(int64_t rows) {
+  return padded_rows(rows) / tile_rows;
 }
 
-void store_u16(uint8_t* out, uint16_t value) { std::memcpy(out, &value, sizeof value); }
-void store_f32(uint8_t* out, float value) { std::memcpy(out, &value, sizeof value); }
+float largest_magnitude(const float* values, int64_t n) {
+  float largest = 0.0f;
+  for (int64_t i = 0; i < n; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    if (magnitude > largest) largest = magnitude;
+  }
+  return largest;
+}
 
-void encode_floats(BlockFormat format, const float* values, int64_t count, uint8_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    switch (format) {
-      case BlockFormat::f32: store_f32(out + 4 * i, values[i]); break;
-      case BlockFormat::f16: store_u16(out + 2 * i, scalar::f32_to_f16(values[i])); break;
-      default: store_u16(out + 2 * i, f32_to_bf16(values[i])); break;
-    }
+// ---- Float formats
+
+void encode_floats(BlockFormat format, const float* values, int64_t n, uint8_t* out) {
+  if (format == BlockFormat::f32) {
+    memcpy(out, values, static_cast<size_t>(n) * 4);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const uint16_t half =
+        format == BlockFormat::f16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
+    memcpy(out + i * 2, &half, 2);
   }
 }
 
-// The nearest entry of a table of small integers. Midpoints are multiples of one half, so cells of one half
-// answer exactly; on a midpoint the upper entry wins.
-class NearestEntry {
- public:
-  template <size_t n>
-  explicit NearestEntry(const int8_t (&table)[n]) : table_(table) {
-    for (int cell = 0; cell < cell_count; ++cell) {
-      const double low = cell / 2.0 - 64.0;
-      size_t best = n - 1;
-      while (best > 0 && low < (table[best - 1] + table[best]) / 2.0) --best;
-      nearest_[cell] = static_cast<uint8_t>(best);
-    }
+void decode_floats(BlockFormat format, const uint8_t* data, int64_t n, float* values) {
+  if (format == BlockFormat::f32) {
+    memcpy(values, data, static_cast<size_t>(n) * 4);
+    return;
   }
-  uint8_t operator()(float scaled) const {
-    const float cell = (scaled + 64.0F) * 2.0F;
-    if (!(cell > 0)) return nearest_[0];
-    if (cell >= cell_count - 1) return nearest_[cell_count - 1];
-    return nearest_[static_cast<int>(cell)];
+  for (int64_t i = 0; i < n; ++i) {
+    uint16_t half;
+    memcpy(&half, data + i * 2, 2);
+    values[i] = format == BlockFormat::f16 ? f16_to_f32(half) : bf16_to_f32(half);
   }
-  float entry(uint8_t code) const { return static_cast<float>(table_[code]); }
+}
 
- private:
-  static constexpr int cell_count = 256;
-  const int8_t* table_;
-  uint8_t nearest_[cell_count];
+// ---- One group of q8
+
+// Rounds to nearest even for |value| < 2^22.
+int round_to_int(float value) {
+  return static_cast<int>((value + 12582912.0f) - 12582912.0f);
+}
+
+uint16_t encode_q8_group(const float* values, int64_t n, int8_t* codes) {
+  memset(codes, 0, group_columns);
+  const float wanted = largest_magnitude(values, n) / 127.0f;
+  const uint16_t half = f32_to_f16(wanted < 65504.0f ? wanted : 65504.0f);
+  const float scale = f16_to_f32(half);
+  if (scale == 0.0f) return half;
+  for (int64_t i = 0; i < n; ++i) {
+    const float code = values[i] / scale;  // the rounded scale may be a little small
+    codes[i] = static_cast<int8_t>(round_to_int(code > 127.0f    ? 127.0f
+                                                : code < -127.0f ? -127.0f
+                                                                 : code));
+  }
+  return half;
+}
+
+// ---- One group of nl4 and nl5
+
+// The nearest entry by lookup. Entries are integers, so borders between them are multiples of one
+// half, and the half unit that a value falls in decides: `bins[128 + 2 x value]`. A value on a
+// border is in the bin above it.
+struct NearestEntry {
+  uint8_t codes[256];
+  float entries[256];
 };
 
-struct TableSearch {
-  NearestEntry nearest;
-  float entry_max;  // magnitude that amax x factor is put on
-  int factor_count;
-  float factor_first, factor_last;
-
-  float factor(int i) const {
-    return factor_first + (factor_last - factor_first) * static_cast<float>(i) /
-                              static_cast<float>(factor_count - 1);
+template <int entry_count>
+constexpr NearestEntry make_nearest_entry(const int8_t (&table)[entry_count]) {
+  NearestEntry nearest = {};
+  for (int bin = 0; bin < 256; ++bin) {
+    const int centre = 2 * (bin - 128) + 1;  // in quarters
+    int best = 0;
+    for (int code = 1; code < entry_count; ++code) {
+      const int distance =
+          centre > 4 * table[code] ? centre - 4 * table[code] : 4 * table[code] - centre;
+      const int least =
+          centre > 4 * table[best] ? centre - 4 * table[best] : 4 * table[best] - centre;
+      if (distance < least) best = code;
+    }
+    nearest.codes[bin] = static_cast<uint8_t>(best);
+    nearest.entries[bin] = static_cast<float>(table[best]);
   }
+  return nearest;
+}
+
+struct Nl4Search {
+  static constexpr NearestEntry nearest = make_nearest_entry(nl4_table);
+  static constexpr int factor_count = 17;
+  static constexpr float factor_first = 0.60f, factor_last = 1.08f;
+  static constexpr bool has_fifth_bit = false;
+};
+struct Nl5Search {
+  static constexpr NearestEntry nearest = make_nearest_entry(nl5_table);
+  static constexpr int factor_count = 13;
+  static constexpr float factor_first = 0.75f, factor_last = 1.06f;
+  static constexpr bool has_fifth_bit = true;
 };
 
-const TableSearch& search_of(BlockFormat format) {
-  static const TableSearch nl4{NearestEntry(nl4_table), 63, 17, 0.60F, 1.08F};
-  static const TableSearch nl5{NearestEntry(nl5_table), 63, 13, 0.75F, 1.06F};
-  return format == BlockFormat::nl4 ? nl4 : nl5;
+constexpr float largest_entry = 63.0f;
+constexpr float smallest_row = 1e-30f;
+
+// So that the largest candidate of the row has magnitude 127.
+template <class Search>
+float choose_row_scale(const float* values, int64_t columns) {
+  const float largest = largest_magnitude(values, columns);
+  if (largest < smallest_row) return 0.0f;
+  return largest * (Search::factor_last / largest_entry / 127.0f);
 }
 
-float squared_error(const TableSearch& search, const float* x, float scale) {
-  const float inverse = 1.0F / scale;
-  float sum = 0;
-  for (int64_t i = 0; i < group_columns; ++i) {
-    const float difference = x[i] - scale * search.nearest.entry(search.nearest(x[i] * inverse));
-    sum += difference * difference;
+int bin_of(float value, float bins_per_unit) {
+  const float bin = value * bins_per_unit + 128.0f;
+  return static_cast<int>(bin < 0.0f ? 0.0f : bin > 255.0f ? 255.0f : bin);
+}
+
+// In units of the scale squared. Four sums, so that additions need not wait for each other.
+float squared_error(const NearestEntry& nearest, const float* values, int64_t n,
+                    float inverse_scale) {
+  const float bins_per_unit = 2.0f * inverse_scale;
+  float sums[4] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    const float off = values[i] * inverse_scale - nearest.entries[bin_of(values[i], bins_per_unit)];
+    sums[i % 4] += off * off;
   }
-  return sum;
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-float magnitude_max(const float* x) {
-  float amax = 0;
-  for (int64_t i = 0; i < group_columns; ++i) amax = std::max(amax, std::fabs(x[i]));
-  return amax;
-}
-
-// The best unrestricted scale of a group.
-float best_scale(const TableSearch& search, const float* x) {
-  const float amax = magnitude_max(x);
-  if (amax < 1e-30F) return 0;
-  float best = 0, best_error = INFINITY;
-  for (int i = 0; i < search.factor_count; ++i) {
-    for (const float sign : {1.0F, -1.0F}) {
-      const float scale = sign * search.factor(i) * amax / search.entry_max;
-      const float error = squared_error(search, x, scale);
-      if (error < best_error) {
-        best_error = error;
-        best = scale;
-      }
+// +-m, the scale of the group in units of the row's.
+template <class Search>
+int search_group_scale(const float* values, int64_t n, float row_scale) {
+  const float amax = largest_magnitude(values, n);
+  if (row_scale == 0.0f || amax == 0.0f) return 0;
+  int best = 0, tried = 0;
+  float least = 0.0f;
+  for (int i = 0; i < Search::factor_count; ++i) {
+    const float factor = Search::factor_first + (Search::factor_last - Search::factor_first) *
+                                                    static_cast<float>(i) /
+                                                    (Search::factor_count - 1);
+    const int wanted = round_to_int(amax * factor / (largest_entry * row_scale));
+    const int magnitude = wanted < 1 ? 1 : wanted > 127 ? 127 : wanted;
+    if (magnitude == tried) continue;
+    tried = magnitude;
+    const auto units = static_cast<float>(magnitude);
+    const float inverse_scale = 1.0f / (row_scale * units);
+    for (int sign = 1; sign >= -1; sign -= 2) {
+      const float error =
+          squared_error(Search::nearest, values, n, sign > 0 ? inverse_scale : -inverse_scale) *
+          (units * units);
+      if (best != 0 && error >= least) continue;
+      least = error;
+      best = sign * magnitude;
     }
   }
   return best;
 }
 
-// The best scale byte on the row's grid.
-uint8_t best_scale_byte(const TableSearch& search, const float* x, float row_scale) {
-  const float amax = magnitude_max(x);
-  if (row_scale == 0 || amax < 1e-30F) return 0;
-  uint8_t best = 0;
-  float best_error = 0;  // of scale 0
-  for (int64_t i = 0; i < group_columns; ++i) best_error += x[i] * x[i];
-  int last = 0;
-  for (int i = 0; i < search.factor_count; ++i) {
-    const float wanted = search.factor(i) * amax / search.entry_max / row_scale;
-    const int magnitude = std::clamp(static_cast<int>(std::nearbyintf(wanted)), 1, 127);
-    if (magnitude == last) continue;
-    last = magnitude;
-    for (const int sign : {0, 128}) {
-      const float scale = row_scale * static_cast<float>(sign != 0 ? -magnitude : magnitude);
-      const float error = squared_error(search, x, scale);
-      if (error < best_error) {
-        best_error = error;
-        best = static_cast<uint8_t>(magnitude + sign);
-      }
-    }
-  }
-  return best;
-}
-
-// One row, padded with zeros to whole groups.
-std::vector<float> padded_row(const float* row, int64_t columns) {
-  std::vector<float> padded(static_cast<size_t>(padded_columns(columns)));
-  std::copy_n(row, columns, padded.begin());
-  return padded;
-}
-
-// Writes row `row` of 8 of every block of its tile. `stride` is the distance of consecutive groups of that tile.
-void encode_row_nl(BlockFormat format, const std::vector<float>& x, int64_t row, uint8_t* tile,
-                   int64_t stride, float& row_scale) {
-  const TableSearch& search = search_of(format);
-  const auto groups = static_cast<int64_t>(x.size()) / group_columns;
-  float largest = 0;
-  for (int64_t group = 0; group < groups; ++group) {
-    largest = std::max(largest, std::fabs(best_scale(search, x.data() + group * group_columns)));
-  }
-  row_scale = largest / 127.0F;
-  for (int64_t group = 0; group < groups; ++group) {
-    const float* values = x.data() + group * group_columns;
-    uint8_t* block = tile + group * stride;
-    const uint8_t byte = best_scale_byte(search, values, row_scale);
-    block[row] = byte;
-    const auto magnitude = static_cast<float>(byte & 127);
-    const float scale = row_scale * ((byte & 128) != 0 ? -magnitude : magnitude);
-    const float inverse = scale == 0 ? 0 : 1.0F / scale;
-    for (int64_t column = 0; column < group_columns; ++column) {
-      const uint8_t code = search.nearest(values[column] * inverse);
-      const int64_t place = row * 4 + column % 4, vector = column / 4;
-      uint8_t& nibbles = block[8 + vector / 2 * 32 + place];
-      nibbles = static_cast<uint8_t>(nibbles | ((code & 15) << (vector % 2 * 4)));
-      if (format == BlockFormat::nl5) {
-        uint8_t& fifth = block[8 + 128 + place];
-        fifth = static_cast<uint8_t>(fifth | ((code >> 4) << vector));
-      }
-    }
+template <class Search>
+void encode_nl_group(const float* values, int64_t n, float row_scale, int64_t row, uint8_t* block) {
+  const int units = search_group_scale<Search>(values, n, row_scale);
+  block[row] = static_cast<uint8_t>(units < 0 ? 128 - units : units);
+  if (units == 0) return;
+  const float magnitude = 1.0f / (row_scale * static_cast<float>(units < 0 ? -units : units));
+  const float bins_per_unit = 2.0f * (units < 0 ? -magnitude : magnitude);
+  for (int64_t column = 0; column < n; ++column) {
+    const unsigned code = Search::nearest.codes[bin_of(values[column], bins_per_unit)];
+    const CodePlace place = code_place(row, column);
+    *nibble_byte(block, place) |= static_cast<uint8_t>((code & 15) << (place.vector % 2 * 4));
+    if (Search::has_fifth_bit)
+      *fifth_bit_byte(block, place) |= static_cast<uint8_t>(code >> 4 << place.vector);
   }
 }
 
-// f16 scale and 32 codes of one group of q8.
-float encode_group_q8(const float* x, int8_t* codes) {
-  const uint16_t half = scalar::f32_to_f16(magnitude_max(x) / 127.0F);
-  const float scale = scalar::f16_to_f32(half);
-  for (int64_t i = 0; i < group_columns; ++i) {
-    const float code = scale == 0 ? 0 : std::nearbyintf(x[i] / scale);
-    codes[i] = static_cast<int8_t>(std::clamp(code, -127.0F, 127.0F));
-  }
-  return scale;
-}
+// ---- Tiles. A tile's blocks lie `block_stride` apart, so that gate and up can alternate.
 
-void encode_row_q8(const std::vector<float>& x, int64_t row, uint8_t* tile, int64_t stride) {
-  const auto groups = static_cast<int64_t>(x.size()) / group_columns;
-  for (int64_t group = 0; group < groups; ++group) {
-    uint8_t* block = tile + group * stride;
-    int8_t codes[group_columns];
-    const float scale = encode_group_q8(x.data() + group * group_columns, codes);
-    store_u16(block + 2 * row, scalar::f32_to_f16(scale));
-    for (int64_t column = 0; column < group_columns; ++column) {
-      block[16 + column / 4 * 32 + row * 4 + column % 4] = static_cast<uint8_t>(codes[column]);
-    }
-  }
-}
-
-// Where the parts of a quantised matrix lie: alone, or as one of the two of a gate-up pair.
-struct Placement {
-  int64_t part = 0, parts = 1;
+struct Tile {
+  uint8_t* row_scales;  // 8 f32; unused by q8
+  uint8_t* blocks;
+  int64_t block_stride;
 };
 
-void encode_quantised(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                      Placement placement, uint8_t* out) {
-  const int64_t groups = padded_columns(columns) / group_columns;
-  const int64_t stride = placement.parts * block_bytes(format);
-  const bool has_row_scales = format != BlockFormat::q8;
-  uint8_t* blocks = out + (has_row_scales ? placement.parts * padded_rows(rows) * 4 : 0);
-  const std::vector<float> zeros(static_cast<size_t>(columns));
-  for (int64_t row = 0; row < padded_rows(rows); ++row) {
-    const int64_t tile = row / tile_rows, in_tile = row % tile_rows;
-    uint8_t* first = blocks + tile * groups * stride + placement.part * block_bytes(format);
-    const std::vector<float> x =
-        padded_row(row < rows ? values + row * columns : zeros.data(), columns);
-    if (!has_row_scales) {
-      encode_row_q8(x, in_tile, first, stride);
-      continue;
+template <class Search>
+void encode_nl_tile(const float* values, int64_t rows, int64_t columns, const Tile& tile) {
+  float row_scales[tile_rows] = {};
+  for (int64_t r = 0; r < rows; ++r)
+    row_scales[r] = choose_row_scale<Search>(values + r * columns, columns);
+  memcpy(tile.row_scales, row_scales, sizeof row_scales);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t first = 0; first < columns; first += group_columns) {
+      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
+      encode_nl_group<Search>(values + r * columns + first, n, row_scales[r], r,
+                              tile.blocks + first / group_columns * tile.block_stride);
     }
-    float row_scale = 0;
-    encode_row_nl(format, x, in_tile, first, stride, row_scale);
-    store_f32(out + ((tile * placement.parts + placement.part) * tile_rows + in_tile) * 4,
-              row_scale);
+  }
+}
+
+void encode_q8_tile(const float* values, int64_t rows, int64_t columns, const Tile& tile) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t first = 0; first < columns; first += group_columns) {
+      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
+      uint8_t* block = tile.blocks + first / group_columns * tile.block_stride;
+      int8_t codes[group_columns];
+      const uint16_t scale = encode_q8_group(values + r * columns + first, n, codes);
+      memcpy(block + r * 2, &scale, 2);
+      for (int64_t column = 0; column < n; ++column) {
+        const CodePlace place = code_place(r, column);
+        block[q8_scale_bytes + place.vector * 32 + place.byte] =
+            static_cast<uint8_t>(codes[column]);
+      }
+    }
+  }
+}
+
+// Writes into zeroed memory.
+void encode_tile(BlockFormat format, const float* values, int64_t rows, int64_t columns,
+                 const Tile& tile) {
+  if (format == BlockFormat::q8) encode_q8_tile(values, rows, columns, tile);
+  if (format == BlockFormat::nl5) encode_nl_tile<Nl5Search>(values, rows, columns, tile);
+  if (format == BlockFormat::nl4) encode_nl_tile<Nl4Search>(values, rows, columns, tile);
+}
+
+template <class Block>
+void decode_blocks(const Tile& tile, int64_t rows, int64_t columns, float* values) {
+  float row_scales[tile_rows] = {1, 1, 1, 1, 1, 1, 1, 1};
+  if (Block::format != BlockFormat::q8) memcpy(row_scales, tile.row_scales, sizeof row_scales);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const uint8_t* block = tile.blocks + c / group_columns * tile.block_stride;
+      const auto entry = static_cast<float>(Block::value(block, r, c % group_columns));
+      values[r * columns + c] = row_scales[r] * (Block::scale(block, r) * entry);
+    }
+  }
+}
+
+void decode_tile(BlockFormat format, const Tile& tile, int64_t rows, int64_t columns,
+                 float* values) {
+  if (format == BlockFormat::q8) decode_blocks<Q8Block>(tile, rows, columns, values);
+  if (format == BlockFormat::nl5) decode_blocks<Nl5Block>(tile, rows, columns, values);
+  if (format == BlockFormat::nl4) decode_blocks<Nl4Block>(tile, rows, columns, values);
+}
+
+// Part `part` of `parts` that alternate (gate and up: 0 and 1 of 2) of tile `index`.
+Tile locate_tile(BlockFormat format, uint8_t* data, int64_t rows, int64_t columns, int64_t index,
+                 int part, int parts) {
+  const int64_t scale_bytes = format == BlockFormat::q8 ? 0 : padded_rows(rows) * parts * 4;
+  const int64_t bytes = block_bytes(format);
+  return {.row_scales = data + (index * parts + part) * tile_rows * 4,
+          .blocks = data + scale_bytes + (index * group_count(columns) * parts + part) * bytes,
+          .block_stride = parts * bytes};
+}
+
+int64_t rows_in_tile(int64_t rows, int64_t tile) {
+  return rows - tile * tile_rows < tile_rows ? rows - tile * tile_rows : tile_rows;
+}
+
+void encode_part(BlockFormat format, const float* values, int64_t rows, int64_t columns,
+                 uint8_t* out, int part, int parts) {
+  for (int64_t tile = 0; tile < tile_count(rows); ++tile) {
+    encode_tile(format, values + tile * tile_rows * columns, rows_in_tile(rows, tile), columns,
+                locate_tile(format, out, rows, columns, tile, part, parts));
+  }
+}
+
+void decode_part(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                 float* values, int part, int parts) {
+  auto* bytes = const_cast<uint8_t*>(data);  // a Tile serves both ways
+  for (int64_t tile = 0; tile < tile_count(rows); ++tile) {
+    decode_tile(format, locate_tile(format, bytes, rows, columns, tile, part, parts),
+                rows_in_tile(rows, tile), columns, values + tile * tile_rows * columns);
   }
 }
 
 }  // namespace
 
-void encode_matrix(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                   uint8_t* out) {
-  if (!is_quantised(format)) return encode_floats(format, values, rows * columns, out);
-  std::memset(out, 0, static_cast<size_t>(matrix_bytes(format, rows, columns)));
-  encode_quantised(format, values, rows, columns, {}, out);
+bool has_non_finite(const float* values, int64_t n) {
+  uint32_t found = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    found |= (std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  }
+  return found != 0;
 }
 
-void encode_gate_up(BlockFormat format, const float* gate, const float* up, int64_t rows_each,
-                    int64_t columns, uint8_t* out) {
+void encode_matrix(BlockFormat format, const float* values, int64_t rows, int64_t columns,
+                   uint8_t* out) {
   if (!is_quantised(format)) {
-    encode_floats(format, gate, rows_each * columns, out);
-    encode_floats(format, up, rows_each * columns, out + matrix_bytes(format, rows_each, columns));
+    encode_floats(format, values, rows * columns, out);
     return;
   }
-  std::memset(out, 0, static_cast<size_t>(gate_up_bytes(format, rows_each, columns)));
-  encode_quantised(format, gate, rows_each, columns, {.part = 0, .parts = 2}, out);
-  encode_quantised(format, up, rows_each, columns, {.part = 1, .parts = 2}, out);
+  memset(out, 0, static_cast<size_t>(matrix_bytes(format, rows, columns)));
+  encode_part(format, values, rows, columns, out, 0, 1);
+}
+
+void decode_matrix(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                   float* values) {
+  if (!is_quantised(format)) {
+    decode_floats(format, data, rows * columns, values);
+    return;
+  }
+  decode_part(format, data, rows, columns, values, 0, 1);
+}
+
+void encode_gate_up(BlockFormat format, const float* gate, const float* up, int64_t rows,
+                    int64_t columns, uint8_t* out) {
+  if (!is_quantised(format)) {
+    encode_floats(format, gate, rows * columns, out);
+    encode_floats(format, up, rows * columns, out + rows * columns * element_bytes(format));
+    return;
+  }
+  memset(out, 0, static_cast<size_t>(gate_up_bytes(format, rows, columns)));
+  encode_part(format, gate, rows, columns, out, 0, 2);
+  encode_part(format, up, rows, columns, out, 1, 2);
+}
+
+void decode_gate_up(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                    float* gate, float* up) {
+  if (!is_quantised(format)) {
+    decode_floats(format, data, rows * columns, gate);
+    decode_floats(format, data + rows * columns * element_bytes(format), rows * columns, up);
+    return;
+  }
+  decode_part(format, data, rows, columns, gate, 0, 2);
+  decode_part(format, data, rows, columns, up, 1, 2);
 }
 
 void encode_embedding(BlockFormat format, const float* values, int64_t rows, int64_t columns,
                       uint8_t* out) {
-  if (!is_quantised(format)) return encode_floats(format, values, rows * columns, out);
+  if (!is_quantised(format)) {
+    encode_floats(format, values, rows * columns, out);
+    return;
+  }
   CHECK(format == BlockFormat::q8);
-  for (int64_t row = 0; row < rows; ++row) {
-    const std::vector<float> x = padded_row(values + row * columns, columns);
-    for (size_t i = 0; i < x.size(); i += group_columns, out += 34) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t first = 0; first < columns; first += group_columns) {
+      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
       int8_t codes[group_columns];
-      store_u16(out, scalar::f32_to_f16(encode_group_q8(x.data() + i, codes)));
-      std::memcpy(out + 2, codes, sizeof codes);
+      const uint16_t scale = encode_q8_group(values + r * columns + first, n, codes);
+      memcpy(out, &scale, 2);
+      memcpy(out + 2, codes, sizeof codes);
+      out += 2 + group_columns;
     }
   }
 }
 
-void decode_matrix(BlockFormat format, const uint8_t* stored, int64_t rows, int64_t columns,
-                   float* values) {
-  // Columns of the identity come out as the matrix itself: the kernels' own reading of the bytes.
-  const KernelTable& kernels = scalar_kernels();
-  const Matrix matrix{stored, rows, columns, format};
-  const int64_t padded = padded_columns(columns), groups = padded / group_columns;
-  std::vector<float> x(static_cast<size_t>(padded)), y(static_cast<size_t>(rows));
-  std::vector<int8_t> codes(static_cast<size_t>(padded));
-  std::vector<float> scales(static_cast<size_t>(groups), 1.0F);
-  std::vector<int32_t> sums(static_cast<size_t>(groups));
-  for (int64_t column = 0; column < columns; ++column) {
-    x[column] = 1;
-    codes[column] = 1;
-    sums[column / group_columns] = 1;
-    const Activations one{.values = x.data(),
-                          .value_stride = padded,
-                          .codes = codes.data(),
-                          .scales = scales.data(),
-                          .sums = sums.data(),
-                          .row_count = 1,
-                          .columns = columns};
-    kernels.matmul[static_cast<int>(format)](matrix, one, y.data(), rows, 0, rows);
-    for (int64_t row = 0; row < rows; ++row) values[row * columns + column] = y[row];
-    x[column] = 0;
-    codes[column] = 0;
-    sums[column / group_columns] = 0;
+void decode_embedding(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                      float* values) {
+  if (!is_quantised(format)) {
+    decode_floats(format, data, rows * columns, values);
+    return;
+  }
+  CHECK(format == BlockFormat::q8);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const uint8_t* group =
+          data + r * embedding_row_bytes(format, columns) + c / group_columns * 34;
+      uint16_t scale;
+      memcpy(&scale, group, 2);
+      const auto code = static_cast<int8_t>(group[2 + c % group_columns]);
+      values[r * columns + c] = f16_to_f32(scale) * static_cast<float>(code);
+    }
   }
 }
 

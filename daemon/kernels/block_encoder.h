@@ -1,24 +1,38 @@
-// From float values to the stored forms of block_formats.h, and back. The result depends on the values only: on no CPU
-// feature and no number of threads. For nl4 and nl5 the scale of a group is searched for the least squared error.
+// Turns float32 weights into the formats of block_formats.h and back. The converter encodes; tests
+// and tools decode.
+//
+// nl4 and nl5 search: per row and group the scale is tried at several fractions of amax with both
+// signs, and the one with the least squared error wins (the first of equals). Entries are the
+// nearest ones; between two, the higher. Results depend on neither CPU nor thread count. Callers
+// may split a matrix at rows that are multiples of 8 only by encoding parts as matrices of their
+// own: row scales stand in front.
+//
+// Values must be finite: a caller rejects what `has_non_finite` finds. Rows whose largest magnitude
+// is below 1e-30 are stored as zeros by nl4 and nl5.
 #pragma once
-
-#include <stdint.h>
 
 #include "kernels/block_formats.h"
 
 namespace glmd {
 
-// `values` is [rows][columns]; `out` has matrix_bytes, gate_up_bytes or rows x embedding_row_bytes.
-// Values must be finite.
+bool has_non_finite(const float* values, int64_t n);
+
+// `values` is row-major, `out` has matrix_bytes.
 void encode_matrix(BlockFormat format, const float* values, int64_t rows, int64_t columns,
                    uint8_t* out);
-void encode_gate_up(BlockFormat format, const float* gate, const float* up, int64_t rows_each,
-                    int64_t columns, uint8_t* out);
-void encode_embedding(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                      uint8_t* out);  // f32, f16, bf16, q8
-
-// The inverse of encode_matrix: what the kernels compute with.
-void decode_matrix(BlockFormat format, const uint8_t* stored, int64_t rows, int64_t columns,
+void decode_matrix(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
                    float* values);
+
+// `gate` and `up` are row-major and of the same shape, `out` has gate_up_bytes.
+void encode_gate_up(BlockFormat format, const float* gate, const float* up, int64_t rows,
+                    int64_t columns, uint8_t* out);
+void decode_gate_up(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                    float* gate, float* up);
+
+// Row-major for lookup; formats f32, f16, bf16, q8. `out` has rows x embedding_row_bytes.
+void encode_embedding(BlockFormat format, const float* values, int64_t rows, int64_t columns,
+                      uint8_t* out);
+void decode_embedding(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
+                      float* values);
 
 }  // namespace glmd

@@ -1,12 +1,11 @@
-#include <string_view>
+#include <string.h>
 
 #include "kernels/kernel_table.h"
 
 namespace glmd {
 
 const KernelTable* find_kernels(const char* name) {
-  const std::string_view wanted = name;
-  if (wanted == "scalar" || wanted == "auto") return &scalar_kernels();
+  if (strcmp(name, "auto") == 0 || strcmp(name, "scalar") == 0) return &scalar_kernels();
   return nullptr;
 }
 

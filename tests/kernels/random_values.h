@@ -1,0 +1,125 @@
+// Seeded values for kernel tests: the same on every machine.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "kernels/block_encoder.h"
+#include "kernels/half.h"
+#include "kernels/kernel_table.h"
+
+namespace glmd {
+
+class RandomValues {
+ public:
+  explicit RandomValues(uint32_t seed) : engine_(seed) {}
+
+  uint32_t bits() { return static_cast<uint32_t>(engine_()); }
+  float uniform() { return (static_cast<float>(bits() >> 8) + 0.5f) * 0x1p-24f; }
+  float gaussian() {
+    const float radius = std::sqrt(-2.0f * std::log(uniform()));
+    return radius * std::cos(6.28318531f * uniform());
+  }
+  std::vector<float> gaussians(int64_t n, float deviation = 1.0f) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& value : values) value = deviation * gaussian();
+    return values;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+// Bytes at a 64-byte boundary, as kernels want them.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t n) : storage_(static_cast<size_t>(n) + 64) {}
+  uint8_t* data() {
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data());
+    return storage_.data() + ((address + 63) / 64 * 64 - address);
+  }
+
+ private:
+  std::vector<uint8_t> storage_;
+};
+
+// Rows of activations with everything a kernel may read.
+struct QuantisedRows {
+  QuantisedRows(const KernelTable& kernels, const std::vector<float>& input, int64_t row_count,
+                int64_t columns)
+      : values(input),
+        codes(static_cast<size_t>(row_count * padded_columns(columns))),
+        scales(static_cast<size_t>(row_count * padded_columns(columns) / group_columns)),
+        sums(scales.size()),
+        rows(row_count),
+        width(columns) {
+    kernels.quantise(values.data(), columns, row_count, columns, codes.data(), scales.data(),
+                     sums.data());
+  }
+  Activations view(int64_t first, int64_t count) const {
+    const int64_t groups = padded_columns(width) / group_columns;
+    return {.values = values.data() + first * width,
+            .value_stride = width,
+            .codes = codes.data() + first * groups * group_columns,
+            .scales = scales.data() + first * groups,
+            .sums = sums.data() + first * groups,
+            .row_count = count,
+            .columns = width};
+  }
+  Activations view() const { return view(0, rows); }
+
+  std::vector<float> values;
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+  int64_t rows, width;
+};
+
+// A latent cache of random tokens.
+struct Cache {
+  Cache(RandomValues& random, int64_t tokens, int64_t cache_width, bool f32)
+      : width(cache_width), is_f32(f32) {
+    for (int64_t first = 0; first < tokens; first += cache_block_tokens) {
+      std::vector<uint8_t> block(static_cast<size_t>(cache_block_tokens * width * (f32 ? 4 : 2)));
+      const std::vector<float> values = random.gaussians(cache_block_tokens * width);
+      if (f32) memcpy(block.data(), values.data(), block.size());
+      for (int64_t i = 0; !f32 && i < cache_block_tokens * width; ++i) {
+        const uint16_t half = f32_to_f16(values[static_cast<size_t>(i)]);
+        memcpy(block.data() + i * 2, &half, 2);
+      }
+      storage.push_back(std::move(block));
+    }
+    for (const auto& block : storage) blocks.push_back(block.data());
+  }
+  CacheView view() const { return {blocks.data(), width, is_f32}; }
+  double at(int64_t token, int64_t i) const {
+    const uint8_t* block = blocks[static_cast<size_t>(token / 64)];
+    const int64_t index = token % 64 * width + i;
+    if (is_f32) return reinterpret_cast<const float*>(block)[index];
+    return f16_to_f32(reinterpret_cast<const uint16_t*>(block)[index]);
+  }
+  int64_t width;
+  bool is_f32;
+  std::vector<std::vector<uint8_t>> storage;
+  std::vector<const uint8_t*> blocks;
+};
+
+inline const char* format_name(BlockFormat format) {
+  constexpr const char* names[block_format_count] = {"f32", "f16", "bf16", "q8", "nl5", "nl4"};
+  return names[static_cast<int>(format)];
+}
+
+constexpr BlockFormat all_formats[block_format_count] = {BlockFormat::f32,  BlockFormat::f16,
+                                                         BlockFormat::bf16, BlockFormat::q8,
+                                                         BlockFormat::nl5,  BlockFormat::nl4};
+
+inline size_t index_of(BlockFormat format) {
+  return static_cast<size_t>(format);
+}
+
+}  // namespace glmd

@@ -1,0 +1,333 @@
+// What every table promises: the bits of the scalar one, whatever the batch, the split and the
+// shape.
+#include <cstring>
+
+#include "kernels/half.h"
+#include "random_values.h"
+
+namespace glmd {
+namespace {
+
+class KernelTables : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    kernels_ = find_kernels(GetParam());
+    if (kernels_ == nullptr) GTEST_SKIP() << "this CPU has no " << GetParam();
+    ASSERT_STREQ(kernels_->name, GetParam());
+  }
+  const KernelTable& kernels() { return *kernels_; }
+  const KernelTable& scalar() { return scalar_kernels(); }
+
+  const KernelTable* kernels_ = nullptr;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, KernelTables, testing::Values("scalar", "avx2", "avx512"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+void expect_same_bits(const std::vector<float>& got, const std::vector<float>& wanted,
+                      const std::string& what) {
+  ASSERT_EQ(got.size(), wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    uint32_t got_bits, wanted_bits;
+    memcpy(&got_bits, &got[i], 4);
+    memcpy(&wanted_bits, &wanted[i], 4);
+    ASSERT_EQ(got_bits, wanted_bits)
+        << what << ", element " << i << ": " << got[i] << " for " << wanted[i];
+  }
+}
+
+struct Shape {
+  int64_t rows, columns;
+};
+constexpr Shape shapes[] = {{1, 1},    {1, 32},   {7, 31},   {8, 64},  {9, 33},
+                            {20, 100}, {24, 160}, {40, 256}, {13, 517}};
+constexpr int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 21, 64};
+
+// A weight matrix, or gate and up, with values of several sizes, zeros among them.
+std::vector<float> weights_of(RandomValues& random, int64_t n) {
+  std::vector<float> values = random.gaussians(n);
+  for (float& value : values) {
+    if (random.bits() % 16 == 0) value = 0.0f;
+    if (random.bits() % 64 == 0) value *= 20.0f;
+  }
+  return values;
+}
+
+TEST_P(KernelTables, matmul_has_the_bits_of_scalar) {
+  RandomValues random(21);
+  for (const BlockFormat format : all_formats) {
+    for (const auto [rows, columns] : shapes) {
+      const std::vector<float> values = weights_of(random, rows * columns);
+      AlignedBytes bytes(matrix_bytes(format, rows, columns));
+      encode_matrix(format, values.data(), rows, columns, bytes.data());
+      const Matrix w = {bytes.data(), rows, columns, format};
+      for (const int64_t n : row_counts) {
+        const QuantisedRows x(scalar(), random.gaussians(n * columns), n, columns);
+        const int64_t stride = rows + 3;
+        std::vector<float> got(static_cast<size_t>(n * stride), -7.0f), wanted = got;
+        kernels().matmul[index_of(format)](w, x.view(), got.data(), stride, 0, rows);
+        scalar().matmul[index_of(format)](w, x.view(), wanted.data(), stride, 0, rows);
+        expect_same_bits(got, wanted,
+                         std::string(format_name(format)) + " " + std::to_string(rows) + "x" +
+                             std::to_string(columns) + " with " + std::to_string(n) + " rows");
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, gate_up_has_the_bits_of_scalar) {
+  RandomValues random(22);
+  for (const BlockFormat format : all_formats) {
+    for (const auto [rows, columns] : shapes) {
+      const std::vector<float> gate = weights_of(random, rows * columns),
+                               up = weights_of(random, rows * columns);
+      AlignedBytes bytes(gate_up_bytes(format, rows, columns));
+      encode_gate_up(format, gate.data(), up.data(), rows, columns, bytes.data());
+      const Matrix w = {bytes.data(), rows, columns, format};
+      for (const int64_t n : row_counts) {
+        const QuantisedRows x(scalar(), random.gaussians(n * columns), n, columns);
+        const int64_t stride = rows + 3;
+        std::vector<float> got(static_cast<size_t>(n * stride), -7.0f), wanted = got;
+        kernels().gate_up[index_of(format)](w, x.view(), got.data(), stride, 0, rows);
+        scalar().gate_up[index_of(format)](w, x.view(), wanted.data(), stride, 0, rows);
+        expect_same_bits(got, wanted,
+                         std::string(format_name(format)) + " " + std::to_string(rows) + "x" +
+                             std::to_string(columns) + " with " + std::to_string(n) + " rows");
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, rows_at_once_are_rows_one_by_one) {
+  RandomValues random(23);
+  const int64_t rows = 21, columns = 140, n = 11;
+  for (const BlockFormat format : all_formats) {
+    const std::vector<float> values = weights_of(random, rows * columns);
+    AlignedBytes bytes(matrix_bytes(format, rows, columns));
+    encode_matrix(format, values.data(), rows, columns, bytes.data());
+    const Matrix w = {bytes.data(), rows, columns, format};
+    const QuantisedRows x(scalar(), random.gaussians(n * columns), n, columns);
+    std::vector<float> together(static_cast<size_t>(n * rows)), alone(together.size());
+    kernels().matmul[index_of(format)](w, x.view(), together.data(), rows, 0, rows);
+    for (int64_t i = 0; i < n; ++i) {
+      kernels().matmul[index_of(format)](w, x.view(i, 1), alone.data() + i * rows, rows, 0, rows);
+    }
+    expect_same_bits(together, alone, format_name(format));
+  }
+}
+
+TEST_P(KernelTables, parts_of_the_output_make_the_whole) {
+  RandomValues random(24);
+  const int64_t rows = 37, columns = 96, n = 3;
+  for (const BlockFormat format : all_formats) {
+    const std::vector<float> gate = weights_of(random, rows * columns),
+                             up = weights_of(random, rows * columns);
+    AlignedBytes bytes(matrix_bytes(format, rows, columns)),
+        pair(gate_up_bytes(format, rows, columns));
+    encode_matrix(format, gate.data(), rows, columns, bytes.data());
+    encode_gate_up(format, gate.data(), up.data(), rows, columns, pair.data());
+    const Matrix w = {bytes.data(), rows, columns, format},
+                 both = {pair.data(), rows, columns, format};
+    const QuantisedRows x(scalar(), random.gaussians(n * columns), n, columns);
+    std::vector<float> whole(static_cast<size_t>(n * rows)), parts(whole.size());
+    std::vector<float> whole_pair(whole.size()), parts_pair(whole.size());
+    kernels().matmul[index_of(format)](w, x.view(), whole.data(), rows, 0, rows);
+    kernels().gate_up[index_of(format)](both, x.view(), whole_pair.data(), rows, 0, rows);
+    for (const auto& [begin, end] :
+         {std::pair<int64_t, int64_t>{0, 8}, {8, 8}, {8, 32}, {32, 37}}) {
+      kernels().matmul[index_of(format)](w, x.view(), parts.data(), rows, begin, end);
+      kernels().gate_up[index_of(format)](both, x.view(), parts_pair.data(), rows, begin, end);
+    }
+    expect_same_bits(parts, whole, format_name(format));
+    expect_same_bits(parts_pair, whole_pair, format_name(format));
+  }
+}
+
+TEST_P(KernelTables, extreme_codes_do_not_overflow) {
+  const int64_t rows = 8, columns = 64;
+  for (const BlockFormat format : {BlockFormat::q8, BlockFormat::nl5, BlockFormat::nl4}) {
+    for (const float weight_sign : {1.0f, -1.0f}) {
+      for (const float sign : {1.0f, -1.0f}) {
+        const std::vector<float> weights(static_cast<size_t>(rows * columns), weight_sign);
+        AlignedBytes bytes(matrix_bytes(format, rows, columns));
+        encode_matrix(format, weights.data(), rows, columns, bytes.data());
+        if (format != BlockFormat::q8) {  // the largest and the lowest entry
+          const int64_t header = rows * 4, block = block_bytes(format);
+          for (int64_t b = 0; b < 2; ++b) {
+            memset(bytes.data() + header + b * block + 8, weight_sign > 0 ? 0xff : 0x00,
+                   static_cast<size_t>(block - 8));
+          }
+        }
+        const QuantisedRows x(scalar(), std::vector<float>(columns, sign), 1, columns);
+        std::vector<float> got(8), wanted(8);
+        const Matrix w = {bytes.data(), rows, columns, format};
+        kernels().matmul[index_of(format)](w, x.view(), got.data(), rows, 0, rows);
+        scalar().matmul[index_of(format)](w, x.view(), wanted.data(), rows, 0, rows);
+        expect_same_bits(got, wanted, format_name(format));
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, quantise_has_the_bits_of_scalar) {
+  RandomValues random(25);
+  for (const int64_t columns : {1, 31, 32, 33, 64, 100, 517}) {
+    std::vector<float> values = random.gaussians(5 * columns);
+    for (float& value : values) {
+      const uint32_t draw = random.bits() % 64;
+      if (draw == 0) value *= 1e-38f;
+      if (draw == 1) value = 0.5f;
+      if (draw == 2) value *= 1e30f;
+    }
+    for (int64_t i = 0; i < columns; ++i) values[static_cast<size_t>(columns + i)] *= 1e-42f;
+    for (int64_t i = 0; i < columns; ++i) values[static_cast<size_t>(2 * columns + i)] = 0.0f;
+    values[static_cast<size_t>(3 * columns)] = std::nanf("");
+    values[static_cast<size_t>(4 * columns)] = -INFINITY;
+    const QuantisedRows got(kernels(), values, 5, columns), wanted(scalar(), values, 5, columns);
+    EXPECT_EQ(got.codes, wanted.codes);
+    EXPECT_EQ(got.sums, wanted.sums);
+    expect_same_bits(got.scales, wanted.scales, std::to_string(columns) + " columns");
+  }
+}
+
+TEST_P(KernelTables, elementwise_functions_have_the_bits_of_scalar) {
+  RandomValues random(26);
+  for (const int64_t n : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 100, 1000}) {
+    const std::string what = std::to_string(n) + " elements";
+    const auto size = static_cast<size_t>(n);
+    const std::vector<float> x = random.gaussians(n, 3.0f), weight = random.gaussians(n);
+    const std::vector<float> bias = random.gaussians(n);
+    std::vector<float> got(size), wanted(size);
+
+    kernels().rms_norm(x.data(), weight.data(), n, 1e-5f, got.data());
+    scalar().rms_norm(x.data(), weight.data(), n, 1e-5f, wanted.data());
+    expect_same_bits(got, wanted, "rms_norm " + what);
+
+    kernels().layer_norm(x.data(), weight.data(), bias.data(), n, 1e-5f, got.data());
+    scalar().layer_norm(x.data(), weight.data(), bias.data(), n, 1e-5f, wanted.data());
+    expect_same_bits(got, wanted, "layer_norm " + what);
+
+    got = wanted = bias;
+    kernels().add_scaled(got.data(), x.data(), 0.37f, n);
+    scalar().add_scaled(wanted.data(), x.data(), 0.37f, n);
+    expect_same_bits(got, wanted, "add_scaled " + what);
+
+    got = wanted = random.gaussians(2 * n);
+    kernels().rotate(got.data(), x.data(), weight.data(), n);
+    scalar().rotate(wanted.data(), x.data(), weight.data(), n);
+    expect_same_bits(got, wanted, "rotate " + what);
+
+    std::vector<uint16_t> halves(size), halves_wanted(size);
+    kernels().to_f16(x.data(), n, halves.data());
+    scalar().to_f16(x.data(), n, halves_wanted.data());
+    EXPECT_EQ(halves, halves_wanted);
+
+    std::vector<float> wide = random.gaussians(n, 60.0f);
+    wide[0] = -INFINITY;
+    wide[size - 1] = 88.72283f;
+    got.resize(size);
+    wanted.resize(size);
+    kernels().sigmoid(wide.data(), n, got.data());
+    scalar().sigmoid(wide.data(), n, wanted.data());
+    expect_same_bits(got, wanted, "sigmoid " + what);
+
+    got = wanted = wide;
+    const float sum = kernels().exp_and_sum(got.data(), n, 1.5f);
+    const float sum_wanted = scalar().exp_and_sum(wanted.data(), n, 1.5f);
+    expect_same_bits(got, wanted, "exp " + what);
+    expect_same_bits({sum}, {sum_wanted}, "exp sum " + what);
+  }
+}
+
+TEST_P(KernelTables, f16_conversions_have_the_bits_of_scalar) {
+  std::vector<uint16_t> halves(65536), back(65536), back_wanted(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> got(65536), wanted(65536);
+  kernels().from_f16(halves.data(), 65536, got.data());
+  scalar().from_f16(halves.data(), 65536, wanted.data());
+  expect_same_bits(got, wanted, "from_f16");
+
+  RandomValues random(27);
+  for (float& value : got) {
+    const uint32_t bits = random.bits();
+    memcpy(&value, &bits, 4);
+  }
+  kernels().to_f16(got.data(), 65536, back.data());
+  scalar().to_f16(got.data(), 65536, back_wanted.data());
+  EXPECT_EQ(back, back_wanted);
+}
+
+TEST_P(KernelTables, embedding_rows_have_the_bits_of_scalar) {
+  RandomValues random(28);
+  for (const BlockFormat format :
+       {BlockFormat::f32, BlockFormat::f16, BlockFormat::bf16, BlockFormat::q8}) {
+    for (const int64_t columns : {1, 8, 31, 32, 33, 100}) {
+      const std::vector<float> values = random.gaussians(columns);
+      std::vector<uint8_t> row(static_cast<size_t>(embedding_row_bytes(format, columns)));
+      encode_embedding(format, values.data(), 1, columns, row.data());
+      std::vector<float> got(values.size()), wanted(values.size());
+      kernels().embedding_row[index_of(format)](row.data(), columns, got.data());
+      scalar().embedding_row[index_of(format)](row.data(), columns, wanted.data());
+      expect_same_bits(got, wanted, format_name(format));
+    }
+  }
+}
+
+struct Latent {
+  int64_t latent, rope;
+};
+
+TEST_P(KernelTables, attention_has_the_bits_of_scalar) {
+  RandomValues random(29);
+  for (const bool is_f32 : {true, false}) {
+    for (const auto [latent, rope] : {Latent{1, 1}, {16, 16}, {24, 8}, {40, 10}, {512, 64}}) {
+      const Cache cache(random, 300, latent + rope, is_f32);
+      for (const int64_t heads : {1, 3, 4, 9}) {
+        const std::vector<float> queries = random.gaussians(heads * (latent + rope));
+        for (const int64_t key_count : {0, 1, 2, 63, 64, 65, 131}) {
+          std::vector<int32_t> positions;
+          for (int64_t k = 0; k < key_count; ++k)
+            positions.push_back(static_cast<int32_t>(k * 2 + k % 2));
+          for (const int32_t* list : {static_cast<const int32_t*>(positions.data()),
+                                      static_cast<const int32_t*>(nullptr)}) {
+            const AttentionInput input = {queries.data(), heads, latent,    rope,
+                                          cache.view(),   list,  key_count, 0.11f};
+            std::vector<float> got(static_cast<size_t>(heads * latent), -3.0f), wanted = got;
+            kernels().attend(input, got.data(), 0, heads);
+            scalar().attend(input, wanted.data(), 0, heads);
+            expect_same_bits(
+                got, wanted,
+                std::to_string(heads) + " heads, " + std::to_string(key_count) + " keys");
+            if (heads < 3) continue;
+            std::vector<float> parts(got.size(), -3.0f);
+            kernels().attend(input, parts.data(), 0, 1);
+            kernels().attend(input, parts.data(), 1, heads);
+            expect_same_bits(parts, wanted, "heads in parts");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, index_scores_have_the_bits_of_scalar) {
+  RandomValues random(30);
+  for (const bool is_f32 : {true, false}) {
+    for (const int64_t width : {1, 16, 24, 50, 128}) {
+      const Cache cache(random, 200, width, is_f32);
+      for (const int64_t heads : {1, 3, 4, 32}) {
+        const std::vector<float> queries = random.gaussians(heads * width),
+                                 weights = random.gaussians(heads);
+        std::vector<float> got(200, -1.0f), wanted = got;
+        kernels().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f,
+                               got.data(), 3, 197);
+        scalar().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f,
+                              wanted.data(), 3, 197);
+        expect_same_bits(got, wanted, "index_scores");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace glmd
