@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/scalar/math.h"
+#include "kernels/half.h"
 
 namespace glmd {
 namespace {
@@ -29,8 +29,8 @@ float value_at(StoredType type, const uint8_t* bytes, int64_t i) {
   float value;
   switch (type) {
     case StoredType::f32: std::memcpy(&value, bytes + 4 * i, 4); return value;
-    case StoredType::f16: std::memcpy(&half, bytes + 2 * i, 2); return scalar::f16_to_f32(half);
-    case StoredType::bf16: std::memcpy(&half, bytes + 2 * i, 2); return scalar::bf16_to_f32(half);
+    case StoredType::f16: std::memcpy(&half, bytes + 2 * i, 2); return f16_to_f32(half);
+    case StoredType::bf16: std::memcpy(&half, bytes + 2 * i, 2); return bf16_to_f32(half);
     default: {
       static const std::vector<float> table = [] {
         std::vector<float> values;
