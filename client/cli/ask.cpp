@@ -1,0 +1,209 @@
+#include "client/cli/ask.h"
+
+#include <cmath>
+
+#include "client/cli/status.h"
+#include "client/cli/terminal.h"
+#include "client/daemon_client.h"
+#include "platform/file.h"
+#include "platform/json.h"
+#include "protocol/limits.h"
+#include "protocol/quoting.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t input_bytes_max = 8 * protocol::mebibyte;
+constexpr int64_t cancel_limit_ms = 5'000;
+constexpr uint64_t request_id = 1;
+
+void append_part(std::string& text, const std::string& part) {
+  if (part.empty()) return;
+  if (!text.empty()) text += "\n\n";
+  text += part;
+}
+
+// Words, then stdin where one is piped in, then files: the question before its material.
+Result<std::string> read_question(const AskOptions& options) {
+  std::string words;
+  bool wants_stdin = is_stdin_piped();
+  for (const std::string& word : options.prompt) {
+    if (word == "-") {
+      wants_stdin = true;
+      continue;
+    }
+    if (!words.empty()) words += ' ';
+    words += word;
+  }
+  std::string question = std::move(words);
+  if (wants_stdin) append_part(question, TRY(read_stdin(input_bytes_max)));
+  for (const std::string& path : options.files) {
+    append_part(question, TRY(read_file(path, input_bytes_max)));
+  }
+  if (question.empty()) return error(ErrorKind::usage, "no prompt: give words, -f FILE or stdin");
+  return question;
+}
+
+Result<void> check_utf8(const std::string& text, std::string_view what) {
+  if (const auto index = protocol::find_invalid_utf8(text)) {
+    return error(ErrorKind::bad_input, "{} is not UTF-8 at byte {}", what, *index);
+  }
+  return {};
+}
+
+Json message_of(const char* role, const std::string& content) {
+  return Json::object({{"role", Json::string(role)}, {"content", Json::string(content)}});
+}
+
+Result<std::string> make_chat(const AskOptions& options) {
+  const std::string question = TRY(read_question(options));
+  TRY(check_utf8(question, "the prompt"));
+  TRY(check_utf8(options.system, "the system prompt"));
+  Json messages = Json::array();
+  if (!options.system.empty()) messages.items().push_back(message_of("system", options.system));
+  messages.items().push_back(message_of("user", question));
+  Json template_options = Json::object({{"add_generation_prompt", Json::boolean(true)}});
+  if (options.is_thinking)
+    template_options.set("enable_thinking", Json::boolean(*options.is_thinking));
+  if (!options.effort.empty())
+    template_options.set("reasoning_effort", Json::string(options.effort));
+  Json chat = Json::object();
+  chat.set("messages", std::move(messages));
+  chat.set("options", std::move(template_options));
+  return chat.to_string();
+}
+
+// Collects the answer and, unless JSON is wanted, shows it as it comes.
+class Answer {
+ public:
+  Answer(bool is_json, bool shows_thoughts) : is_json_(is_json), shows_thoughts_(shows_thoughts) {}
+
+  Result<void> add(const protocol::Data& data) {
+    if (data.text.empty()) return {};
+    std::string& target = data.is_thought ? thought_ : text_;
+    if (is_json_) {
+      target += data.text;
+      return {};
+    }
+    target = data.text.back();  // only its last byte matters from here on
+    if (data.is_thought) {
+      if (shows_thoughts_) write_thought(data.text);
+      return {};
+    }
+    if (shows_thoughts_ && !thought_.empty() && !has_begun_) write_thought("\n");
+    has_begun_ = true;
+    return write_answer(data.text);
+  }
+
+  // The answer ends its last line, whatever way it ended.
+  Result<void> finish() {
+    if (is_json_ || text_.empty() || text_.back() == '\n') return {};
+    return write_answer("\n");
+  }
+
+  Result<void> print_json(const protocol::Done& done) {
+    Json usage = Json::object({{"prompt_tokens", Json::integer(done.prompt_tokens)},
+                               {"cached_tokens", Json::integer(done.cached_tokens)},
+                               {"completion_tokens", Json::integer(done.completion_tokens)},
+                               {"first_token_ms", Json::real(done.first_token_ms)},
+                               {"tokens_per_second", Json::real(done.tokens_per_second)}});
+    std::string line = "{\"answer\":";
+    append_json_string(line, text_);
+    line += ",\"thought\":";
+    append_json_string(line, thought_);
+    line += ",\"reason\":";
+    append_json_string(line, done.reason);
+    line += ",\"usage\":" + usage.to_string();
+    // Seeds have 64 bits without a sign, more than Json::integer writes.
+    line += ",\"seed\":" + (done.seed ? std::to_string(*done.seed) : std::string("null")) + "}\n";
+    return write_answer(line);
+  }
+
+ private:
+  bool is_json_, shows_thoughts_;
+  bool has_begun_ = false;
+  std::string text_, thought_;
+};
+
+// What ended the wait for the answer before its time.
+enum class Interruption { none, signal, timeout };
+
+int exit_code_of(Interruption interruption) {
+  return interruption == Interruption::timeout ? exit_timeout : exit_interrupted;
+}
+
+struct Conversation {
+  DaemonClient client;
+  Answer answer;
+  std::optional<int64_t> deadline_ms;
+  Interruption interruption = Interruption::none;
+
+  // Asks glmd to cancel once; a second interrupt or silence ends the wait. True: give up.
+  Result<bool> interrupt() {
+    const bool is_signal = interrupt_count() > 0;
+    const bool is_late = deadline_ms && DaemonClient::now_ms() >= *deadline_ms;
+    if (interruption != Interruption::none) return is_late || interrupt_count() > 1;
+    if (!is_signal && !is_late) return false;
+    interruption = is_signal ? Interruption::signal : Interruption::timeout;
+    deadline_ms = DaemonClient::now_ms() + cancel_limit_ms;
+    TRY(client.send(protocol::Cancel{request_id}, deadline_ms));
+    return false;
+  }
+
+  // The exit code once the request ended, nothing before.
+  Result<std::optional<int>> take(const protocol::Reply& reply, bool is_json) {
+    if (const auto* data = std::get_if<protocol::Data>(&reply)) {
+      TRY(answer.add(*data));
+    } else if (const auto* done = std::get_if<protocol::Done>(&reply)) {
+      TRY(answer.finish());
+      if (is_json) TRY(answer.print_json(*done));
+      return std::optional(0);
+    } else if (const auto* failed = std::get_if<protocol::Failed>(&reply)) {
+      TRY(answer.finish());
+      if (interruption != Interruption::none) return std::optional(exit_code_of(interruption));
+      return error_of(*failed);
+    }
+    return std::optional<int>();
+  }
+};
+
+}  // namespace
+
+Result<int> ask(const AskOptions& options) {
+  count_interrupts();
+  protocol::Submit submit;
+  submit.id = request_id;
+  submit.format = protocol::Format::chat;
+  submit.payload = TRY(make_chat(options));
+  submit.tokens_max = options.tokens_max;
+  submit.temperature = options.temperature;
+  submit.top_p = options.top_p;
+  submit.seed = options.seed;
+  submit.stops = options.stops;
+  for (const std::string& stop : options.stops) TRY(check_utf8(stop, "--stop"));
+  if (std::ssize(submit.payload) > input_bytes_max) {
+    return error(ErrorKind::bad_input, "the prompt has more than {} bytes", input_bytes_max);
+  }
+
+  const bool shows_thoughts = options.is_thinking.value_or(false) || is_stderr_terminal();
+  Conversation conversation{TRY(DaemonClient::connect(options.socket_path)),
+                            Answer(options.is_json, shows_thoughts), std::nullopt};
+  if (options.timeout_s) {
+    conversation.deadline_ms =
+        DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
+  }
+  TRY(conversation.client.send(submit, conversation.deadline_ms));
+  while (true) {
+    const bool gives_up = TRY(conversation.interrupt());
+    if (gives_up) {
+      TRY(conversation.answer.finish());
+      return exit_code_of(conversation.interruption);
+    }
+    const auto reply = TRY(conversation.client.receive(conversation.deadline_ms));
+    if (!reply) continue;
+    const auto code = TRY(conversation.take(*reply, options.is_json));
+    if (code) return *code;
+  }
+}
+
+}  // namespace glmd

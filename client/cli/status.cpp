@@ -1,0 +1,130 @@
+#include "client/cli/status.h"
+
+#include <poll.h>
+
+#include "client/cli/terminal.h"
+#include "client/daemon_client.h"
+#include "platform/json.h"
+
+namespace glmd {
+namespace {
+
+using protocol::ErrorCode;
+
+constexpr int64_t answer_limit_ms = 10'000;
+constexpr int poll_interval_ms = 200;
+
+Result<std::string> query(const std::string& socket_path, const protocol::Request& request) {
+  DaemonClient client = TRY(DaemonClient::connect(socket_path));
+  const int64_t deadline_ms = DaemonClient::now_ms() + answer_limit_ms;
+  TRY(client.send(request, deadline_ms));
+  const auto reply = TRY(client.receive(deadline_ms));
+  if (!reply) return error(ErrorKind::busy, "glmd does not answer");
+  if (const auto* failed = std::get_if<protocol::Failed>(&*reply)) return error_of(*failed);
+  if (const auto* info = std::get_if<protocol::Info>(&*reply)) return info->json;
+  return error(ErrorKind::protocol, "glmd sent something else than an answer");
+}
+
+// "requests.live  2": one line a value, names joined by points.
+void append_lines(std::string& out, const std::string& name, const Json& value) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.members()) {
+      append_lines(out, name.empty() ? key : name + "." + key, member);
+    }
+    return;
+  }
+  const std::string text = value.is_string() ? value.as_string() : value.to_string();
+  if (!value.is_null()) out += fmt::format("{:<28} {}\n", name, text);
+}
+
+// Of the PING answer. An unreachable daemon may be one that has not started yet.
+Result<bool> is_ready(const std::string& socket_path) {
+  auto text = query(socket_path, protocol::Ping{});
+  if (!text.ok()) {
+    const ErrorKind kind = text.error().kind;
+    if (kind == ErrorKind::unavailable || kind == ErrorKind::busy) return false;
+    return std::move(text).error();
+  }
+  const Json answer = TRY(parse_json(text.value(), "PING answer"));
+  const Json* state = answer.is_object() ? answer.find("state") : nullptr;
+  return state && state->is_string() && state->as_string() == "ready";
+}
+
+}  // namespace
+
+ErrorKind kind_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::loading:
+    case ErrorCode::draining:
+    case ErrorCode::queue_full:
+    case ErrorCode::queue_timeout:
+    case ErrorCode::slot_busy:
+      return ErrorKind::busy;
+    case ErrorCode::denied:
+      return ErrorKind::denied;
+    case ErrorCode::too_large:
+    case ErrorCode::bad_value:
+    case ErrorCode::empty_prompt:
+    case ErrorCode::context_exceeded:
+    case ErrorCode::grammar:
+    case ErrorCode::slot_bad:
+      return ErrorKind::bad_input;
+    case ErrorCode::cancelled:
+      return ErrorKind::cancelled;
+    case ErrorCode::engine:
+    case ErrorCode::internal:
+    case ErrorCode::slow_client:
+    case ErrorCode::deadline:
+      return ErrorKind::internal;
+    default:
+      return ErrorKind::protocol;
+  }
+}
+
+Error error_of(const protocol::Failed& failed) {
+  std::string message(protocol::to_string(failed.code));
+  if (!failed.message.empty()) message += ": " + failed.message;
+  if (failed.retry_ms > 0) message += fmt::format(" (retry in {} ms)", failed.retry_ms);
+  return {kind_of(failed.code), message};
+}
+
+Result<int> print_status(const std::string& socket_path, bool is_json) {
+  const std::string text = TRY(query(socket_path, protocol::Status{}));
+  auto status = parse_json(text, "STATUS answer");
+  if (!status.ok()) return error(ErrorKind::protocol, "{}", status.error().message);
+  if (is_json) {
+    TRY(write_answer(text + "\n"));
+    return 0;
+  }
+  std::string lines;
+  append_lines(lines, "", status.value());
+  TRY(write_answer(lines));
+  return 0;
+}
+
+Result<int> ping(const std::string& socket_path) {
+  const int64_t begin_ms = DaemonClient::now_ms();
+  const std::string text = TRY(query(socket_path, protocol::Ping{}));
+  auto answer = parse_json(text, "PING answer");
+  if (!answer.ok()) return error(ErrorKind::protocol, "{}", answer.error().message);
+  const Json* state = answer.value().is_object() ? answer.value().find("state") : nullptr;
+  TRY(write_answer(fmt::format("{} {} ms\n",
+                               state && state->is_string() ? state->as_string() : "alive",
+                               DaemonClient::now_ms() - begin_ms)));
+  return 0;
+}
+
+Result<int> wait_until_ready(const std::string& socket_path, std::optional<double> timeout_s) {
+  count_interrupts();
+  const int64_t begin_ms = DaemonClient::now_ms();
+  while (interrupt_count() == 0) {
+    const bool ready = TRY(is_ready(socket_path));
+    if (ready) return 0;
+    const double waited_s = static_cast<double>(DaemonClient::now_ms() - begin_ms) / 1000;
+    if (timeout_s && waited_s >= *timeout_s) return exit_timeout;
+    ::poll(nullptr, 0, poll_interval_ms);
+  }
+  return exit_interrupted;
+}
+
+}  // namespace glmd

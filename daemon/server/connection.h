@@ -1,0 +1,88 @@
+// One client: its bytes in, its frames out, the requests it has alive. What it does not read fills
+// its own budget: first its sessions are held, then they end; nobody else waits. Thread: loop.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generation/messages.h"
+#include "protocol/reply.h"
+#include "protocol/request.h"
+#include "server/peer.h"
+#include "server/uv_handle.h"
+
+namespace glmd {
+
+class Server;
+
+class Connection {
+ public:
+  Connection(Server& server, uint64_t id, UvHandle<uv_pipe_t> pipe, Peer peer, Role role);
+  void start();
+
+  uint64_t id() const { return id_; }
+  uid_t uid() const { return peer_.uid; }
+  Role role() const { return role_; }
+  bool is_closed() const { return !pipe_; }
+  bool has_output() const { return !is_closed() && output_bytes_ > 0; }
+
+  bool has_request(uint64_t client_id) const { return requests_.contains(client_id); }
+  std::optional<RequestId> find_request(uint64_t client_id) const;
+  std::vector<uint64_t> client_ids() const;
+  int64_t request_count() const { return std::ssize(requests_); }
+  int64_t input_bytes() const { return input_bytes_; }
+
+  void add_request(uint64_t client_id, RequestId id, int64_t prompt_bytes);
+  // The frame is the request's last one (DONE or ERROR).
+  void end_request(uint64_t client_id, const protocol::Reply& last);
+  void send(const protocol::Reply& reply);
+  // Every live request ends with this code and is cancelled.
+  void fail_requests(protocol::ErrorCode code, const std::string& message);
+  void refuse(protocol::ErrorCode code, const std::string& message);  // says why, then closes
+
+  void tick(int64_t now_ms);  // timeouts
+
+ private:
+  struct LiveRequest {
+    RequestId id = 0;
+    int64_t prompt_bytes = 0;
+  };
+
+  void on_read(ssize_t count, const char* bytes);
+  void on_written(int status, int64_t bytes);
+  void on_end_of_input();
+  void take_input(std::string_view bytes);
+  void handle_items();
+  void write(std::string text);
+  void update_flow();
+  void set_held(bool is_held);
+  void close_after_output();
+  void close_if_finished();
+  void abandon();  // the peer is gone: cancel everything, close
+  bool is_hung_up() const;
+
+  Server& server_;
+  uint64_t id_;
+  UvHandle<uv_pipe_t> pipe_;
+  Peer peer_;
+  Role role_;
+  protocol::RequestReader reader_;
+  std::string opening_;  // the first bytes, until they are known to be ours
+  bool is_opening_ = true;
+  std::map<uint64_t, LiveRequest> requests_;  // by the client's id
+  int64_t input_bytes_ = 0;
+  int64_t output_bytes_ = 0;  // given to libuv, not yet taken by the kernel
+  bool is_held_ = false;
+  bool is_reading_ = false;
+  bool has_input_ended_ = false;
+  bool is_closing_ = false;
+  protocol::LineReader::Waiting waiting_ = protocol::LineReader::Waiting::nothing;
+  int64_t waiting_since_ms_ = 0;  // a line began, or a payload made progress
+  int64_t output_moved_ms_ = 0;
+};
+
+}  // namespace glmd

@@ -1,0 +1,124 @@
+#include "server/verbs.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <variant>
+
+#include "platform/json.h"
+#include "server/connection.h"
+#include "server/server.h"
+
+namespace glmd {
+namespace {
+
+using protocol::ErrorCode;
+
+constexpr int64_t retry_soon_ms = 2'000;
+
+PromptFormat prompt_format_of(protocol::Format format) {
+  if (format == protocol::Format::chat) return PromptFormat::chat;
+  if (format == protocol::Format::tokens) return PromptFormat::tokens;
+  return PromptFormat::raw;
+}
+
+// Why this request cannot be taken, or nothing.
+std::optional<protocol::Failed> find_refusal(const Server& server, const Connection& connection,
+                                             const protocol::Submit& submit) {
+  const protocol::Limits& limits = server.options().limits;
+  const int64_t bytes = std::ssize(submit.payload);
+  if (connection.has_request(submit.id)) {
+    return protocol::Failed{submit.id, ErrorCode::duplicate_id, 0, "this id is still live"};
+  }
+  if (submit.slot != "-") {
+    return protocol::Failed{submit.id, ErrorCode::slot_bad, 0, "only the slot - exists"};
+  }
+  if (submit.is_markup_trusted && connection.role() != Role::admin) {
+    return protocol::Failed{submit.id, ErrorCode::denied, 0, "markup=1 is for admins"};
+  }
+  if (server.state() == ServerState::draining) {
+    return protocol::Failed{submit.id, ErrorCode::draining, retry_soon_ms, "glmd is stopping"};
+  }
+  if (server.state() == ServerState::loading && submit.is_waiting_refused) {
+    return protocol::Failed{submit.id, ErrorCode::loading, retry_soon_ms,
+                            "the weights are loading"};
+  }
+  if (connection.request_count() >= limits.live_ids_max) {
+    return protocol::Failed{
+        submit.id, ErrorCode::queue_full, retry_soon_ms,
+        fmt::format("{} live requests on this connection", limits.live_ids_max)};
+  }
+  if (connection.input_bytes() + bytes > limits.pending_input_bytes_max) {
+    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
+                            "the live prompts of this connection are too large together"};
+  }
+  if (!server.has_room_for(bytes)) {
+    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
+                            "too many requests wait"};
+  }
+  return std::nullopt;
+}
+
+struct Handler {
+  Server& server;
+  Connection& connection;
+
+  void operator()(const protocol::Hello&) const {
+    connection.send(protocol::HelloOk{protocol::protocol_version,
+                                      std::string(to_string(server.state())),
+                                      "glmd/" + server.options().version, protocol::line_bytes_max,
+                                      server.options().limits.payload_bytes_max});
+  }
+
+  void operator()(protocol::Submit& submit) const {
+    if (auto refusal = find_refusal(server, connection, submit)) {
+      connection.send(std::move(*refusal));
+      return;
+    }
+    Submit command;
+    command.format = prompt_format_of(submit.format);
+    command.prompt = std::move(submit.payload);
+    command.tokens_max = submit.tokens_max;
+    command.temperature = submit.temperature;
+    command.top_p = submit.top_p;
+    command.seed = submit.seed;
+    command.stops = std::move(submit.stops);
+    command.markup_is_trusted = submit.is_markup_trusted;
+    server.submit(connection, submit.id, std::move(command));
+  }
+
+  void operator()(const protocol::Cancel& cancel) const {
+    for (const uint64_t client_id : cancel.id ? std::vector{*cancel.id} : connection.client_ids()) {
+      if (const auto id = find(client_id)) server.send(Cancel{*id});
+    }
+  }
+
+  void operator()(const protocol::Stop& stop) const {
+    if (const auto id = find(stop.id)) server.send(Stop{*id});
+  }
+
+  void operator()(const protocol::Ping&) const {
+    Json answer = Json::object();
+    answer.set("state", Json::string(std::string(to_string(server.state()))));
+    answer.set("version", Json::string(server.options().version));
+    connection.send(protocol::Info{"ping", answer.to_string()});
+  }
+
+  void operator()(const protocol::Status&) const {
+    connection.send(protocol::Info{"status", server.status_json()});
+  }
+
+  std::optional<RequestId> find(uint64_t client_id) const {
+    const auto id = connection.find_request(client_id);
+    if (!id) connection.send(protocol::Failed{client_id, ErrorCode::not_found, 0, ""});
+    return id;
+  }
+};
+
+}  // namespace
+
+void handle_request(Server& server, Connection& connection, protocol::Request request) {
+  std::visit(Handler{server, connection}, request);
+}
+
+}  // namespace glmd
