@@ -1,0 +1,24 @@
+// The prompt of a conversation, as GLM-5.2's chat template renders it, byte for byte what Jinja2
+// makes of chat_template.jinja, values that are no strings and failures included. Written out by
+// hand: a template engine would be another language to trust, and its output would no longer tell
+// markup from what users wrote. Thread: any.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platform/json.h"
+#include "text/tokenizer.h"
+
+namespace glmd {
+
+// `input`: an object with `messages` (array), `tools` (array, null or absent) and `options`
+// (object, null or absent): add_generation_prompt, enable_thinking, reasoning_effort,
+// clear_thinking. The template's own text is trusted; contents, thoughts, tool names, arguments,
+// definitions and results are not.
+Result<std::vector<TextSpan>> render_chat(const Json& input);
+
+std::string join(std::span<const TextSpan> spans);
+
+}  // namespace glmd

@@ -1,0 +1,247 @@
+#include "text/python_value.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "text/unicode.h"
+
+namespace glmd {
+
+bool is_truthy(const Json* value) {
+  if (value == nullptr) return false;
+  switch (value->type()) {
+    case Json::Type::null:
+      return false;
+    case Json::Type::boolean:
+      return value->as_boolean();
+    case Json::Type::integer:
+      return value->as_integer() != 0;
+    case Json::Type::real:
+      return value->as_real() != 0;
+    case Json::Type::string:
+      return !value->as_string().empty();
+    case Json::Type::array:
+      return !value->items().empty();
+    case Json::Type::object:
+      return !value->members().empty();
+  }
+  return false;
+}
+
+namespace {
+
+bool is_numeric(const Json& value) {
+  return value.is_number() || value.is_boolean();
+}
+
+// An integer in 128 bits holds every int64 and uint64.
+__int128 exact_integer(const Json& value) {
+  if (value.is_boolean()) return value.as_boolean() ? 1 : 0;
+  if (value.is_unsigned_above_int64()) return static_cast<uint64_t>(value.as_integer());
+  return value.as_integer();
+}
+
+// Python compares an integer with a float exactly, not after rounding.
+bool equal_numbers(const Json& left, const Json& right) {
+  const bool left_is_real = left.type() == Json::Type::real;
+  const bool right_is_real = right.type() == Json::Type::real;
+  if (left_is_real && right_is_real) return left.as_real() == right.as_real();
+  if (!left_is_real && !right_is_real) return exact_integer(left) == exact_integer(right);
+  const double real = left_is_real ? left.as_real() : right.as_real();
+  constexpr double beyond_every_integer = 1e20;
+  if (!(real > -beyond_every_integer && real < beyond_every_integer)) return false;
+  const auto whole = static_cast<__int128>(real);
+  return static_cast<double>(whole) == real && whole == exact_integer(left_is_real ? right : left);
+}
+
+}  // namespace
+
+bool python_equal(const Json* left, const Json* right) {
+  if (left == nullptr || right == nullptr) return left == right;
+  if (is_numeric(*left) && is_numeric(*right)) return equal_numbers(*left, *right);
+  if (left->type() != right->type()) return false;
+  if (left->is_null()) return true;
+  if (left->is_string()) return left->as_string() == right->as_string();
+  if (left->is_array()) {
+    if (left->items().size() != right->items().size()) return false;
+    for (size_t i = 0; i < left->items().size(); ++i) {
+      if (!python_equal(&left->items()[i], &right->items()[i])) return false;
+    }
+    return true;
+  }
+  const auto left_items = python_items(*left);
+  if (left_items.size() != python_items(*right).size()) return false;
+  for (const auto& [name, value] : left_items) {
+    const Json* other = right->find(name);
+    if (other == nullptr || !python_equal(value, other)) return false;
+  }
+  return true;
+}
+
+std::vector<std::pair<std::string_view, const Json*>> python_items(const Json& object) {
+  std::vector<std::pair<std::string_view, const Json*>> items;
+  std::unordered_map<std::string_view, size_t> places;
+  for (const auto& [name, value] : object.members()) {
+    const auto [place, is_new] = places.emplace(name, items.size());
+    if (is_new) {
+      items.emplace_back(name, &value);
+    } else {
+      items[place->second].second = &value;
+    }
+  }
+  return items;
+}
+
+namespace {
+
+// repr() of a float: the shortest digits that read back the same; an exponent below 1e-4 and from
+// 1e16 on.
+std::string repr_real(double value) {
+  char buffer[40];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  const std::string_view text(buffer, end.ptr - buffer);  // -d.ddde+XX
+  const size_t exponent_at = text.find('e');
+  if (exponent_at == std::string_view::npos) return std::string(text);
+  const int exponent = std::atoi(std::string(text.substr(exponent_at + 1)).c_str());
+  std::string_view mantissa = text.substr(0, exponent_at);
+  if (exponent < -4 || exponent >= 16) return std::string(text);
+
+  std::string out;
+  if (mantissa.starts_with('-')) {
+    out = "-";
+    mantissa.remove_prefix(1);
+  }
+  std::string digits(mantissa.substr(0, 1));
+  if (mantissa.size() > 2) digits += mantissa.substr(2);
+  if (exponent < 0) return out + "0." + std::string(-exponent - 1, '0') + digits;
+  const auto whole_digits = static_cast<size_t>(exponent) + 1;
+  if (digits.size() <= whole_digits) {
+    return out + digits + std::string(whole_digits - digits.size(), '0') + ".0";
+  }
+  return out + digits.substr(0, whole_digits) + "." + digits.substr(whole_digits);
+}
+
+std::string repr_integer(const Json& value) {
+  return value.is_unsigned_above_int64() ? std::to_string(static_cast<uint64_t>(value.as_integer()))
+                                         : std::to_string(value.as_integer());
+}
+
+void append_repr_string(std::string& out, std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const bool has_double = text.find('"') != std::string_view::npos;
+  const char32_t quote = has_single && !has_double ? '"' : '\'';
+  out += static_cast<char>(quote);
+  for (size_t index = 0; index < text.size();) {
+    const DecodedCharacter character = decode_utf8(text, index);
+    const std::string_view bytes = text.substr(index, character.bytes);
+    index += character.bytes;
+    const auto code = static_cast<uint32_t>(character.code_point);
+    if (code == quote || code == '\\') {
+      out += '\\';
+      out += bytes;
+    } else if (code == '\n') {
+      out += "\\n";
+    } else if (code == '\r') {
+      out += "\\r";
+    } else if (code == '\t') {
+      out += "\\t";
+    } else if (is_printable(character.code_point)) {
+      out += bytes;
+    } else if (code <= 0xff) {
+      out += fmt::format("\\x{:02x}", code);
+    } else if (code <= 0xffff) {
+      out += fmt::format("\\u{:04x}", code);
+    } else {
+      out += fmt::format("\\U{:08x}", code);
+    }
+  }
+  out += static_cast<char>(quote);
+}
+
+// The two ways of Python to write a value down differ in their words, not in their punctuation.
+struct Notation {
+  std::string_view null_word;
+  std::string_view true_word;
+  std::string_view false_word;
+  void (*append_string)(std::string& out, std::string_view text);
+};
+
+constexpr Notation repr_notation{"None", "True", "False", append_repr_string};
+constexpr Notation json_notation{"null", "true", "false", append_json_string};
+
+void append_value(std::string& out, const Json& value, const Notation& notation) {
+  std::string_view separator;
+  switch (value.type()) {
+    case Json::Type::null:
+      out += notation.null_word;
+      break;
+    case Json::Type::boolean:
+      out += value.as_boolean() ? notation.true_word : notation.false_word;
+      break;
+    case Json::Type::integer:
+      out += repr_integer(value);
+      break;
+    case Json::Type::real:
+      out += repr_real(value.as_real());
+      break;
+    case Json::Type::string:
+      notation.append_string(out, value.as_string());
+      break;
+    case Json::Type::array:
+      out += '[';
+      for (const Json& item : value.items()) {
+        out += std::exchange(separator, ", ");
+        append_value(out, item, notation);
+      }
+      out += ']';
+      break;
+    case Json::Type::object:
+      out += '{';
+      for (const auto& [name, item] : python_items(value)) {
+        out += std::exchange(separator, ", ");
+        notation.append_string(out, name);
+        out += ": ";
+        append_value(out, *item, notation);
+      }
+      out += '}';
+      break;
+  }
+}
+
+}  // namespace
+
+std::string python_str(const Json* value) {
+  std::string out;
+  if (value == nullptr) return out;
+  if (value->is_string()) return value->as_string();
+  append_value(out, *value, repr_notation);
+  return out;
+}
+
+std::string python_json_dumps(const Json& value) {
+  std::string out;
+  append_value(out, value, json_notation);
+  return out;
+}
+
+std::string_view python_strip(std::string_view text) {
+  size_t begin = text.size();
+  size_t end = text.size();
+  bool is_inside = false;
+  for (size_t index = 0; index < text.size();) {
+    const DecodedCharacter character = decode_utf8(text, index);
+    const size_t after = index + character.bytes;
+    const bool is_separator = character.code_point >= 0x1c && character.code_point <= 0x1f;
+    if (!is_separator && classify(character.code_point) != CharacterClass::space) {
+      if (!is_inside) begin = index;
+      is_inside = true;
+      end = after;
+    }
+    index = after;
+  }
+  return text.substr(begin, end - begin);
+}
+
+}  // namespace glmd
