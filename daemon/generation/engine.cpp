@@ -1,0 +1,335 @@
+#include "generation/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "platform/check.h"
+#include "platform/log.h"
+#include "platform/random.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t status_interval_ns = 200'000'000;
+
+// A vocabulary is padded with ids that are no token.
+std::vector<uint8_t> ids_with_a_token(const Tokenizer* tokenizer, int64_t vocabulary) {
+  std::vector<uint8_t> is_allowed;
+  if (tokenizer == nullptr) return is_allowed;
+  for (int64_t id = 0; id < vocabulary; ++id) {
+    is_allowed.push_back(tokenizer->has_token(static_cast<int32_t>(id)) ? 1 : 0);
+  }
+  return is_allowed;
+}
+
+}  // namespace
+
+Engine::Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, Channel& channel,
+               const Clock& clock)
+    : model_(model),
+      tokenizer_(tokenizer),
+      options_(std::move(options)),
+      channel_(channel),
+      clock_(clock),
+      context_{tokenizer, options_.stop_ids, channel, clock},
+      sampler_(ids_with_a_token(tokenizer, model.shape().vocabulary)),
+      scheduler_(options_.sessions_max, model.rows_max()) {
+  const int64_t context_max = model.shape().context_max;
+  if (options_.context_tokens <= 0) options_.context_tokens = context_max;
+  options_.context_tokens = std::min(options_.context_tokens, context_max);
+}
+
+void Engine::handle(std::vector<Command> commands) {
+  for (Command& command : commands) {
+    std::visit([this](auto& value) { handle(value); }, command);
+  }
+}
+
+void Engine::step() {
+  handle(channel_.take_commands());
+  admit_waiting();
+  run_decode_pass();
+  run_prefill_layer();
+  admit_waiting();
+  report_status();
+}
+
+bool Engine::is_idle() const {
+  return !prefill_ && scheduler_.choose_decode().empty() && scheduler_.choose_prefill().empty();
+}
+
+namespace {
+
+std::optional<std::string> wrong_value(const Submit& submit) {
+  if (submit.tokens_max && *submit.tokens_max < 1) return "max: wanted at least 1 token";
+  if (submit.temperature && !(*submit.temperature >= 0 && std::isfinite(*submit.temperature))) {
+    return "temperature: wanted a number from 0";
+  }
+  if (submit.top_p && !(*submit.top_p >= 0 && *submit.top_p <= 1)) {
+    return "top_p: wanted a number from 0 to 1";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Engine::handle(Submit& submit) {
+  ++totals_.requests;
+  if (is_draining_) return refuse(submit, "DRAINING", "the daemon is stopping");
+  if (scheduler_.find(submit.id)) {
+    return refuse(submit, "DUPLICATE_ID", fmt::format("request {} is live already", submit.id));
+  }
+  if (auto wrong = wrong_value(submit)) return refuse(submit, "BAD_VALUE", std::move(*wrong));
+  Result<Prompt> prompt = make_prompt(submit, tokenizer_, model_.shape().vocabulary);
+  if (!prompt.ok()) return refuse(submit, "BAD_VALUE", prompt.error().message);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.value().tokens.size());
+  if (prompt_tokens == 0) return refuse(submit, "EMPTY_PROMPT", "the prompt has no tokens");
+  if (prompt_tokens >= options_.context_tokens) {
+    return refuse(
+        submit, "CONTEXT_EXCEEDED",
+        fmt::format("the prompt has {} tokens, the context holds {}, and a new token needs room",
+                    prompt_tokens, options_.context_tokens),
+        prompt_tokens);
+  }
+  SessionOptions session;
+  session.id = submit.id;
+  session.prompt = std::move(prompt).value();
+  session.sampling.temperature = submit.temperature.value_or(options_.temperature_default);
+  session.sampling.top_p = submit.top_p.value_or(options_.top_p_default);
+  session.sampling.seed = submit.seed ? *submit.seed : random_seed();
+  const int64_t room = options_.context_tokens - prompt_tokens;
+  session.tokens_max = std::min(submit.tokens_max.value_or(room), room);
+  session.stops = std::move(submit.stops);
+  scheduler_.enqueue(std::make_unique<Session>(std::move(session), context_));
+}
+
+void Engine::handle(Cancel& cancel) {
+  Session* session = scheduler_.find(cancel.id);
+  if (session == nullptr) return;  // it ended while the command was on its way
+  ++totals_.cancelled;
+  session->fail("CANCELLED", fmt::format("cancelled: prompt={} completion={}",
+                                         session->prompt_tokens(), session->completion_tokens()));
+  end(*session);
+}
+
+void Engine::handle(Stop& stop) {
+  Session* session = scheduler_.find(stop.id);
+  if (session == nullptr) return;
+  ++totals_.completed;
+  session->stop();
+  end(*session);
+}
+
+void Engine::handle(Hold& hold) {
+  if (Session* session = scheduler_.find(hold.id)) session->hold(hold.is_held);
+}
+
+void Engine::handle(Drain&) {
+  is_draining_ = true;
+}
+
+void Engine::handle(Quit&) {
+  for (const RequestId id : scheduler_.ids()) {
+    fail(*scheduler_.find(id), "DRAINING", "the daemon stops");
+  }
+  is_draining_ = true;
+  has_quit_ = true;
+}
+
+void Engine::refuse(const Submit& submit, std::string code, std::string message,
+                    int64_t prompt_tokens) {
+  ++totals_.failed;
+  channel_.send(Failed{submit.id, std::move(code), std::move(message), prompt_tokens, 0, 0});
+}
+
+void Engine::admit_waiting() {
+  while (Session* session = scheduler_.next_admissible()) {
+    auto sequence = model_.new_sequence(session->tokens_max());
+    if (sequence.ok()) {
+      totals_.prompt_tokens += session->prompt_tokens();
+      scheduler_.admit_next(std::move(sequence).value());
+    } else if (sequence.error().kind == ErrorKind::no_memory && scheduler_.active_count() > 0) {
+      break;  // a session that ends makes room
+    } else {
+      fail(*session, "ENGINE", sequence.error().message);
+    }
+  }
+  scheduler_.report_positions();
+}
+
+// While a long prompt is on its way, decoding gets about half of the time.
+void Engine::run_decode_pass() {
+  if (prefill_ && prefill_ns_since_decode_ < decode_ns_) return;
+  const int64_t begin_ns = clock_.now_ns();
+  decode_ = begin_pass(scheduler_.choose_decode());
+  while (decode_ && !decode_->forward->is_done()) run_layer(decode_);
+  finish_pass(decode_);
+  decode_ns_ = clock_.now_ns() - begin_ns;
+  prefill_ns_since_decode_ = 0;
+}
+
+void Engine::run_prefill_layer() {
+  if (has_quit_) return;
+  const int64_t begin_ns = clock_.now_ns();
+  if (!prefill_) prefill_ = begin_pass(scheduler_.choose_prefill());
+  if (!prefill_) return;
+  run_layer(prefill_);
+  if (prefill_ && prefill_->forward->is_done()) finish_pass(prefill_);
+  prefill_ns_since_decode_ += clock_.now_ns() - begin_ns;
+}
+
+std::optional<Engine::Pass> Engine::begin_pass(const std::vector<Session*>& sessions) {
+  if (sessions.empty()) return std::nullopt;
+  Pass pass;
+  std::vector<BatchPart> parts;
+  int64_t rows_left = model_.rows_max();
+  for (Session* session : sessions) {
+    BatchPart part = session->next_part(rows_left);
+    const auto rows = static_cast<int64_t>(part.tokens.size());
+    rows_left -= rows;
+    pass.sessions.push_back(session);
+    pass.rows.push_back(rows);
+    pass.wants_logits.push_back(part.wants_logits);
+    parts.push_back(std::move(part));
+    session->enter_pass();
+  }
+  Result<std::unique_ptr<ForwardPass>> forward = model_.begin(std::move(parts));
+  if (!forward.ok()) {
+    retry_alone(pass, forward.error());
+    return std::nullopt;
+  }
+  pass.forward = std::move(forward).value();
+  return pass;
+}
+
+void Engine::run_layer(std::optional<Pass>& pass) {
+  const Result<void> result = pass->forward->run_layer();
+  channel_.beat();
+  if (result.ok()) {
+    for (size_t part = 0; part < pass->sessions.size(); ++part) {
+      if (pass->sessions[part] == nullptr) continue;
+      pass->sessions[part]->report_prefill(pass->rows[part], pass->forward->layers_done(),
+                                           model_.shape().layers);
+    }
+  } else {
+    Pass failed = std::move(*pass);
+    pass.reset();
+    failed.forward.reset();
+    retry_alone(failed, result.error());
+  }
+  handle(channel_.take_commands());
+}
+
+void Engine::finish_pass(std::optional<Pass>& pass) {
+  if (!pass) return;
+  Pass done = std::move(*pass);
+  pass.reset();
+  done.forward->commit();
+  for (size_t part = 0; part < done.sessions.size(); ++part) {
+    Session* session = done.sessions[part];
+    if (session == nullptr) continue;
+    session->leave_pass();
+    if (done.wants_logits[part]) {
+      take_logits(*session, done.forward->logits(static_cast<int64_t>(part)));
+    }
+    if (session->is_ended()) continue;
+    session->passed();
+    done.sessions[part] = nullptr;
+  }
+  done.forward.reset();
+  for (Session* session : done.sessions) {
+    if (session != nullptr) end(*session);
+  }
+}
+
+// An error says nothing about whose rows it hit: each of them tries once more by itself.
+void Engine::retry_alone(Pass& pass, const Error& cause) {
+  ++totals_.passes_failed;
+  log_warning("a pass with {} sessions failed: {}, continuing", pass.sessions.size(),
+              cause.message);
+  for (Session* session : pass.sessions) {
+    if (session == nullptr) continue;
+    session->leave_pass();
+    if (session->must_run_alone()) {
+      fail(*session, "ENGINE", cause.message);
+    } else {
+      session->run_alone();
+    }
+  }
+}
+
+void Engine::take_logits(Session& session, std::span<const float> logits) {
+  const Result<int32_t> token =
+      sampler_.sample(logits, session.sampling(), session.completion_tokens());
+  if (!token.ok()) {
+    ++totals_.failed;
+    session.fail("ENGINE", token.error().message);
+    return;
+  }
+  const int64_t tokens_before = session.completion_tokens();
+  if (session.take_token(token.value())) ++totals_.completed;
+  totals_.completion_tokens += session.completion_tokens() - tokens_before;
+}
+
+void Engine::drop_from(std::optional<Pass>& pass, Session* session) {
+  if (!pass) return;
+  const auto place = std::find(pass->sessions.begin(), pass->sessions.end(), session);
+  if (place == pass->sessions.end()) return;
+  pass->forward->drop(place - pass->sessions.begin());
+  *place = nullptr;
+  const bool is_empty = std::all_of(pass->sessions.begin(), pass->sessions.end(),
+                                    [](const Session* other) { return other == nullptr; });
+  if (is_empty) pass.reset();
+}
+
+void Engine::fail(Session& session, std::string code, std::string message) {
+  ++totals_.failed;
+  session.fail(std::move(code), std::move(message));
+  end(session);
+}
+
+void Engine::end(Session& session) {
+  CHECK(session.is_ended());
+  drop_from(decode_, &session);
+  drop_from(prefill_, &session);
+  scheduler_.remove(session.id());
+}
+
+void Engine::report_status(bool is_urgent) {
+  const int64_t now_ns = clock_.now_ns();
+  const bool is_due = status_.empty() || now_ns - status_sent_ns_ >= status_interval_ns;
+  if (!is_due && !is_urgent) return;
+  std::string status = status_json();
+  if (status == status_) return;
+  status_ = status;
+  status_sent_ns_ = now_ns;
+  channel_.send(StatusSnapshot{std::move(status)});
+}
+
+std::string Engine::status_json() const {
+  Json status = options_.facts;
+  const std::string state = is_draining_ ? "draining" : "ready";
+  status.set("state", Json::string(state));
+  status.set("status",
+             Json::string(fmt::format("{}, {} active, {} queued", state, scheduler_.active_count(),
+                                      scheduler_.queued_count())));
+  status.set("active", Json::integer(scheduler_.active_count()));
+  status.set("queued", Json::integer(scheduler_.queued_count()));
+  status.set("sessions_max", Json::integer(options_.sessions_max));
+  status.set("context_tokens", Json::integer(options_.context_tokens));
+  status.set("totals", Json::object({
+                           {"requests", Json::integer(totals_.requests)},
+                           {"completed", Json::integer(totals_.completed)},
+                           {"failed", Json::integer(totals_.failed)},
+                           {"cancelled", Json::integer(totals_.cancelled)},
+                           {"prompt_tokens", Json::integer(totals_.prompt_tokens)},
+                           {"completion_tokens", Json::integer(totals_.completion_tokens)},
+                           {"passes_failed", Json::integer(totals_.passes_failed)},
+                       }));
+  return status.to_string();
+}
+
+}  // namespace glmd

@@ -1,0 +1,98 @@
+// The compute thread's work, one step at a time: read commands, admit requests, run passes, sample,
+// send text. Between any two layers commands are read again, so that a cancelled request is gone
+// within one layer; and between the layers of a long prompt the other sessions decode, sharing the
+// time about evenly. Thread: compute.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generation/channel.h"
+#include "generation/sampler.h"
+#include "generation/scheduler.h"
+#include "generation/session.h"
+#include "model/model.h"
+#include "platform/clock.h"
+#include "platform/json.h"
+#include "text/tokenizer.h"
+
+namespace glmd {
+
+struct EngineOptions {
+  int64_t sessions_max = 1;
+  int64_t context_tokens = 0;      // of one session; 0: what the checkpoint was made for
+  double temperature_default = 0;  // where a request names none
+  double top_p_default = 1;
+  std::vector<int32_t> stop_ids;
+  Json facts = Json::object();  // members of every status snapshot (memory plan, model)
+};
+
+class Engine {
+ public:
+  // `tokenizer` may be null: then prompts are ids, and so is the text.
+  Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, Channel& channel,
+         const Clock& clock);
+
+  void handle(std::vector<Command> commands);
+  void step();           // commands, one decode pass, one layer of a prefill pass
+  bool is_idle() const;  // nothing to do before the next command
+  bool has_quit() const { return has_quit_; }
+  void report_status(bool is_urgent = false);  // if it changed; at most every 200 ms unless urgent
+
+ private:
+  struct Pass {
+    std::unique_ptr<ForwardPass> forward;
+    std::vector<Session*> sessions;  // by part; null: dropped
+    std::vector<int64_t> rows;
+    std::vector<bool> wants_logits;
+  };
+  struct Totals {
+    int64_t requests = 0, completed = 0, failed = 0, cancelled = 0;
+    int64_t prompt_tokens = 0, completion_tokens = 0, passes_failed = 0;
+  };
+
+  void handle(Submit& submit);
+  void handle(Cancel& cancel);
+  void handle(Stop& stop);
+  void handle(Hold& hold);
+  void handle(Drain& drain);
+  void handle(Quit& quit);
+  void refuse(const Submit& submit, std::string code, std::string message,
+              int64_t prompt_tokens = 0);
+  void admit_waiting();
+
+  void run_decode_pass();
+  void run_prefill_layer();
+  std::optional<Pass> begin_pass(const std::vector<Session*>& sessions);
+  // One layer, then the commands that came. The pass is gone when it failed or nobody is left in
+  // it.
+  void run_layer(std::optional<Pass>& pass);
+  void finish_pass(std::optional<Pass>& pass);
+  void retry_alone(Pass& pass, const Error& cause);
+  void take_logits(Session& session, std::span<const float> logits);
+  void drop_from(std::optional<Pass>& pass, Session* session);
+  void fail(Session& session, std::string code, std::string message);
+  void end(Session& session);  // after its Done or Failed
+  std::string status_json() const;
+
+  Model& model_;
+  const Tokenizer* tokenizer_;
+  EngineOptions options_;
+  Channel& channel_;
+  const Clock& clock_;
+  SessionContext context_;
+  Sampler sampler_;
+  Scheduler scheduler_;
+  std::optional<Pass> decode_, prefill_;
+  int64_t decode_ns_ = 0;  // of the last decode pass
+  int64_t prefill_ns_since_decode_ = 0;
+  bool is_draining_ = false;
+  bool has_quit_ = false;
+  Totals totals_;
+  std::string status_;
+  int64_t status_sent_ns_ = 0;
+};
+
+}  // namespace glmd
