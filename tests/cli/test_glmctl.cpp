@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+
+#include "tests/support/scripted_engine.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+};
+
+// What a shell would see: the stdout and exit code of `command`, where $G is glmctl.
+Outcome run(const std::string& command) {
+  const std::string line = "G=" GLMCTL "; " + command;
+  FILE* pipe = ::popen(line.c_str(), "r");
+  CHECK(pipe != nullptr);
+  Outcome result;
+  char bytes[4096];
+  for (size_t count; (count = fread(bytes, 1, sizeof(bytes), pipe)) > 0;)
+    result.output.append(bytes, count);
+  const int status = ::pclose(pipe);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+class Glmctl : public testing::Test {
+ protected:
+  Glmctl() { ::setenv("GLMD_SOCKET", test_.path().c_str(), 1); }
+  ~Glmctl() override { ::unsetenv("GLMD_SOCKET"); }
+  ServerUnderTest test_;
+};
+
+TEST_F(Glmctl, stdout_holds_the_answer_and_one_newline_only) {
+  const Outcome result = run("$G ask echo hi </dev/null 2>/dev/null");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.output, "hi\n");
+}
+
+TEST_F(Glmctl, thoughts_go_to_stderr) {
+  const Outcome result = run("$G ask --think echo hi </dev/null 2>&1 >/dev/null");
+  EXPECT_EQ(result.output, "hm\n");
+}
+
+TEST_F(Glmctl, json_is_one_object) {
+  const Outcome result = run("$G ask --json --seed 18446744073709551615 echo hi </dev/null");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.output,
+              HasSubstr("{\"answer\":\"hi\",\"thought\":\"hm\",\"reason\":\"stop\","));
+  EXPECT_THAT(result.output, HasSubstr("\"seed\":18446744073709551615}\n"));
+}
+
+TEST_F(Glmctl, stdin_is_appended_when_piped) {
+  EXPECT_EQ(run("printf 'echo piped' | $G ask 2>/dev/null").output, "piped\n");
+  EXPECT_EQ(run("printf 'b' | $G ask echo a 2>/dev/null").output,
+            "a\\n\\nb\n");  // as in the chat's JSON
+}
+
+TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
+  const struct {
+    const char* command;
+    int code;
+  } cases[] = {
+      {"$G ping", 0},
+      {"$G status", 0},
+      {"$G status --json", 0},
+      {"$G wait-ready --timeout 10", 0},
+      {"$G --help", 0},
+      {"$G ask --max 10 --temperature 0.5 --top-p 0.9 --stop a --stop b -s sys --effort high echo "
+       "hi",
+       0},
+      {"$G", 64},
+      {"$G nonsense", 64},
+      {"$G ask", 64},
+      {"$G ask --max x hi", 64},
+      {"$G ask --max 0 hi", 64},
+      {"$G ask --effort low hi", 64},
+      {"$G ask --no-such-option hi", 64},
+      {"$G ask fail", 65},
+      {"$G ask \"$(printf 'a\\377')\"", 65},
+      {"$G ask -f /nonexistent hi", 66},
+      {"$G --socket /nonexistent/s ask hi", 69},
+      {"$G ping --socket /nonexistent/s", 69},
+      {"$G ask echo hi > /dev/full", 74},
+      {"$G status > /dev/full", 74},
+      {"$G ask --timeout 0.2 wait", 124},
+      {"$G wait-ready --timeout 0.2 --socket /nonexistent/s", 124},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(run(std::string("{ ") + c.command + "; } </dev/null 2>/dev/null").code, c.code)
+        << c.command;
+  }
+}
+
+TEST_F(Glmctl, an_error_is_one_line) {
+  const Outcome result = run("$G ask fail </dev/null 2>&1");
+  EXPECT_EQ(result.output, "glmctl: CONTEXT_EXCEEDED: too long\n");
+}
+
+TEST_F(Glmctl, an_interrupt_prints_what_came_and_cancels) {
+  const Outcome result =
+      run("f=$(mktemp); $G ask wait </dev/null >$f 2>/dev/null & p=$!; "
+          "until grep -q begun $f; do sleep 0.05; done; kill -INT $p; wait $p; c=$?; cat $f; rm "
+          "$f; exit $c");
+  EXPECT_EQ(result.code, 130);
+  EXPECT_EQ(result.output, "begun\n");
+  EXPECT_EQ(test_.engine().cancel_count(), 1);
+}
+
+TEST_F(Glmctl, a_reader_that_leaves_ends_it_quietly) {
+  const Outcome result = run("$G ask flood </dev/null 2>/dev/null | head -c 10");
+  EXPECT_EQ(result.output, "xxxxxxxxxx");
+}
+
+TEST(GlmctlDrain, a_draining_daemon_is_busy) {
+  ServerUnderTest test;
+  ::setenv("GLMD_SOCKET", test.path().c_str(), 1);
+  const Outcome result =
+      run("$G ask wait </dev/null >/dev/null 2>&1 & "
+          "until $G status --json | grep -q '\"live\":1'; do sleep 0.05; done");
+  EXPECT_EQ(result.code, 0);
+  test.server().request_drain();
+  EXPECT_EQ(
+      run("until $G ping | grep -q draining; do sleep 0.05; done; $G ask x </dev/null 2>/dev/null")
+          .code,
+      75);
+  ::unsetenv("GLMD_SOCKET");
+}
+
+}  // namespace
+}  // namespace glmd

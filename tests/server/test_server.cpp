@@ -1,0 +1,305 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <functional>
+
+#include "client/daemon_client.h"
+#include "tests/support/scripted_engine.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// A client as a shell would be one: text out, text in.
+class RawClient {
+ public:
+  explicit RawClient(const std::string& path) : descriptor_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, path.size());
+    CHECK(::connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  }
+  ~RawClient() { hang_up(); }
+
+  void hang_up() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
+  void end_input() { ::shutdown(descriptor_, SHUT_WR); }
+  void send(const std::string& text) {
+    ::send(descriptor_, text.data(), text.size(), MSG_NOSIGNAL);
+  }
+
+  // All that came until `mark` did, or the end, or ten seconds of silence.
+  std::string read_until(const std::string& mark) {
+    while (received_.find(mark) == std::string::npos && read_more()) {
+    }
+    const size_t found = received_.find(mark);
+    const size_t end = found == std::string::npos ? received_.size() : found + mark.size();
+    std::string text = received_.substr(0, end);
+    received_.erase(0, end);
+    return text;
+  }
+  std::string read_all() {
+    while (read_more()) {
+    }
+    return std::exchange(received_, {});
+  }
+
+ private:
+  bool read_more() {
+    pollfd ready{descriptor_, POLLIN, 0};
+    if (::poll(&ready, 1, 10'000) <= 0) {
+      received_ += "<silence>";
+      return false;
+    }
+    char bytes[65536];
+    const ssize_t count = ::recv(descriptor_, bytes, sizeof(bytes), 0);
+    if (count <= 0) return false;
+    received_.append(bytes, static_cast<size_t>(count));
+    return true;
+  }
+
+  int descriptor_;
+  std::string received_;
+};
+
+std::string submit(int id, const std::string& script, const std::string& keys = "") {
+  return "SUBMIT " + std::to_string(id) + " - " + std::to_string(script.size()) + " 64 0 1" + keys +
+         "\n" + script + "\n";
+}
+
+bool becomes_true(const std::function<bool()>& condition) {
+  for (int i = 0; i < 1000 && !condition(); ++i) ::poll(nullptr, 0, 10);
+  return condition();
+}
+
+TEST(Server, a_request_ends_in_done) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(7, "echo hi", " seed=42"));
+  const std::string text = client.read_until("DONE 7");
+  EXPECT_THAT(text, HasSubstr("ACCEPT 7 slot=0 prompt=1 cached=0\n"));
+  EXPECT_THAT(text, HasSubstr("THINK 7 2\nhm\nDATA 7 2\nhi\n"));
+  EXPECT_THAT(client.read_until("\n"), HasSubstr("seed=42"));
+}
+
+TEST(Server, hello_ping_and_status_are_answered) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send("HELLO GLMD/1 client=x\nPING\nSTATUS\nNONSENSE\n");
+  const std::string text = client.read_until("UNKNOWN_VERB");
+  EXPECT_THAT(text, HasSubstr("OK HELLO GLMD/1 state="));
+  EXPECT_THAT(text, HasSubstr("INFO ping "));
+  EXPECT_THAT(text, HasSubstr("\"engine\":"));
+}
+
+TEST(Server, a_half_closed_connection_gets_its_answer_and_ends) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(1, "echo hi"));
+  client.end_input();
+  EXPECT_THAT(client.read_all(), HasSubstr("DONE 1 "));
+}
+
+TEST(Server, a_half_close_cancels_nothing_until_it_is_a_full_one) {
+  ServerUnderTest test;
+  RawClient client(test.path()), other(test.path());
+  client.send(submit(1, "wait"));
+  client.read_until("begun");
+  client.end_input();
+  other.send("PING\n");
+  other.read_until("INFO ping");
+  EXPECT_EQ(test.engine().cancel_count(), 0);
+  client.hang_up();
+  EXPECT_TRUE(becomes_true([&] { return test.engine().cancel_count() == 1; }));
+}
+
+TEST(Server, a_closed_connection_cancels_its_requests_and_no_others) {
+  ServerUnderTest test;
+  RawClient leaver(test.path()), stayer(test.path()), third(test.path());
+  for (RawClient* client : {&leaver, &stayer, &third}) {
+    client->send(submit(1, "wait"));
+    client->read_until("begun");
+  }
+  leaver.hang_up();
+  EXPECT_TRUE(becomes_true([&] { return test.engine().cancel_count() == 1; }));
+  for (RawClient* client : {&stayer, &third}) {
+    client->send("STOP 1\n");
+    EXPECT_THAT(client->read_until("DONE 1 reason=stop"), Not(HasSubstr("ERROR")));
+  }
+}
+
+TEST(Server, a_live_id_is_not_taken_twice) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(1, "wait") + submit(1, "wait"));
+  EXPECT_THAT(client.read_until("DUPLICATE_ID"), HasSubstr("ERROR 1"));
+}
+
+TEST(Server, cancel_ends_in_one_error) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send("CANCEL 9\n" + submit(1, "wait"));
+  EXPECT_THAT(client.read_until("begun"), HasSubstr("ERROR 9 NOT_FOUND"));
+  client.send("CANCEL *\n");
+  EXPECT_THAT(client.read_until("CANCELLED"), HasSubstr("ERROR 1 "));
+  client.end_input();
+  EXPECT_THAT(client.read_all(), Not(HasSubstr("ERROR")));
+}
+
+TEST(Server, a_slow_client_is_held_while_others_go_on) {
+  ServerUnderTest test;
+  RawClient slow(test.path()), other(test.path());
+  slow.send(submit(1, "flood"));
+  EXPECT_TRUE(becomes_true([&] { return test.engine().hold_count() > 0; }));
+  other.send(submit(1, "echo hi"));
+  EXPECT_THAT(other.read_until("DONE 1"), HasSubstr("hi"));
+}
+
+TEST(Server, a_client_that_never_reads_ends_with_slow_client) {
+  ServerOptions options;
+  options.limits.output_stall_ms = 100;
+  ServerUnderTest test(options);
+  RawClient slow(test.path());
+  slow.send(submit(1, "flood"));
+  EXPECT_TRUE(becomes_true([&] { return test.engine().cancel_count() > 0; }));
+}
+
+TEST(Server, a_full_queue_says_so) {
+  ServerOptions options;
+  options.requests_max = 1;
+  ServerUnderTest test(options);
+  RawClient client(test.path());
+  client.send(submit(1, "wait") + submit(2, "wait"));
+  EXPECT_THAT(client.read_until("QUEUE_FULL"), HasSubstr("ERROR 2"));
+}
+
+TEST(Server, a_loading_server_queues_or_says_so) {
+  ServerUnderTest test({}, false);
+  RawClient client(test.path());
+  client.send(submit(1, "wait", " nowait=1"));
+  EXPECT_THAT(client.read_until("\n"), HasSubstr("ERROR 1 LOADING"));
+}
+
+TEST(Server, other_slots_are_bad) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send("SUBMIT 1 name:x 1 - - -\nx\n");
+  EXPECT_THAT(client.read_until("\n"), HasSubstr("ERROR 1 SLOT_BAD"));
+}
+
+TEST(Server, foreign_protocols_are_cut_off_silently) {
+  ServerUnderTest test;
+  for (const char* text : {"GET / HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n", "\x16\x03\x01"}) {
+    RawClient client(test.path());
+    client.send(text);
+    EXPECT_EQ(client.read_all(), "") << text;
+  }
+}
+
+TEST(Server, a_bad_line_closes_after_saying_why) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(1, "wait"));
+  client.read_until("begun");
+  client.send("PING\r\n");
+  const std::string text = client.read_all();
+  EXPECT_THAT(text, HasSubstr("ERROR 1 CANCELLED"));
+  EXPECT_THAT(text, HasSubstr("ERROR - BAD_LINE"));
+}
+
+TEST(Server, a_line_that_does_not_end_times_out) {
+  ServerOptions options;
+  options.limits.header_timeout_ms = 50;
+  ServerUnderTest test(options);
+  RawClient client(test.path());
+  client.send("PI");
+  EXPECT_THAT(client.read_all(), HasSubstr("ERROR - BAD_LINE"));
+}
+
+TEST(Server, connections_of_a_user_are_bounded) {
+  ServerOptions options;
+  options.limits.connections_per_uid_max = 1;
+  ServerUnderTest test(options);
+  RawClient first(test.path());
+  first.send("PING\n");
+  first.read_until("INFO ping");
+  RawClient second(test.path());
+  EXPECT_THAT(second.read_all(), HasSubstr("ERROR - QUEUE_FULL"));
+}
+
+TEST(Server, draining_lets_the_running_finish_and_refuses_the_new) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(1, "wait"));
+  client.read_until("begun");
+  test.server().request_drain();
+  client.send("PING\n");
+  while (client.read_until("}").find("draining") == std::string::npos) client.send("PING\n");
+  client.send(submit(2, "wait"));
+  EXPECT_THAT(client.read_until("DRAINING"), HasSubstr("ERROR 2"));
+  client.send("STOP 1\n");
+  EXPECT_THAT(client.read_until("DONE 1"), HasSubstr("DONE 1"));
+  EXPECT_TRUE(test.join().ok());
+}
+
+TEST(Server, what_is_not_done_at_the_drain_limit_gets_its_final_frame) {
+  ServerOptions options;
+  options.drain_limit_ms = 50;
+  ServerUnderTest test(options);
+  RawClient client(test.path());
+  client.send(submit(1, "wait"));
+  client.read_until("begun");
+  test.server().request_drain();
+  EXPECT_THAT(client.read_until("DRAINING"), HasSubstr("ERROR 1"));
+  EXPECT_TRUE(test.join().ok());
+}
+
+TEST(Server, a_live_socket_is_private_and_not_stolen) {
+  ServerUnderTest test;
+  struct stat status {};
+  ASSERT_EQ(::stat(test.path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777u, 0660u);
+  Channel channel;
+  ServerOptions options;
+  options.adopt_sockets = false;
+  options.socket_path = test.path();
+  const auto second = Server::create(options, channel);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().kind, ErrorKind::busy);
+}
+
+TEST(Server, a_stale_socket_is_replaced) {
+  const std::string path = "/tmp/glmd-stale-" + std::to_string(getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ::close(descriptor);
+  Channel channel;
+  ServerOptions options;
+  options.adopt_sockets = false;
+  options.socket_path = path;
+  EXPECT_TRUE(Server::create(options, channel).ok());
+  EXPECT_NE(::access(path.c_str(), F_OK), 0);  // gone with its server
+}
+
+TEST(Peer, roles_follow_user_and_group) {
+  const Peer peer{1000, 1, {100, 200}};
+  EXPECT_EQ(role_of(peer, 1, std::nullopt), Role::user);
+  EXPECT_EQ(role_of(peer, 1, 300), Role::user);
+  EXPECT_EQ(role_of(peer, 1, 200), Role::admin);
+  EXPECT_EQ(role_of(peer, 1000, std::nullopt), Role::admin);
+  EXPECT_EQ(role_of(Peer{0, 1, {}}, 1, std::nullopt), Role::admin);
+}
+
+}  // namespace
+}  // namespace glmd
