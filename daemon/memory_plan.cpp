@@ -1,0 +1,98 @@
+#include "memory_plan.h"
+
+#include <algorithm>
+
+#include "platform/aligned_memory.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t reserve_bytes = int64_t{64} << 20;  // program, tokeniser, queues, stacks
+constexpr int64_t sessions_default = 4;
+constexpr int64_t context_least = 2048;
+constexpr int64_t context_ample = 32768;
+constexpr int64_t rows_ample = 512;
+constexpr int64_t rows_least = 16;
+constexpr int64_t passes_at_once = 2;  // a long prefill, and decode steps between its layers
+
+std::string line(std::string_view name, int64_t bytes, std::string_view note) {
+  return fmt::format("{:<16}{:>16} bytes {:>9.3f} GiB  {}\n", name, bytes,
+                     static_cast<double>(bytes) / (1 << 30), note);
+}
+
+int64_t scratch(const MemoryNeeds& needs, int64_t rows) {
+  return passes_at_once * rows * needs.scratch_bytes_per_row;
+}
+
+// As long as an eighth of what weights leave allows, where nobody asked for a length.
+int64_t choose_context(const MemoryNeeds& needs, int64_t sessions, int64_t free_bytes) {
+  const int64_t most = std::min(needs.context_max, context_ample);
+  if (needs.kv_bytes_per_token == 0) return most;
+  const int64_t affordable = free_bytes / 8 / (needs.kv_bytes_per_token * sessions);
+  return std::clamp(affordable / 64 * 64, std::min(context_least, most), most);
+}
+
+int64_t choose_rows(const MemoryNeeds& needs, int64_t free_bytes) {
+  int64_t rows = rows_ample;
+  while (rows > rows_least && scratch(needs, rows) > free_bytes / 8) rows /= 2;
+  return rows;
+}
+
+}  // namespace
+
+std::string MemoryPlan::to_text() const {
+  std::string text = line("budget", budget_bytes, budget_source);
+  text += line("dense weights", dense_bytes, "always resident");
+  text += line("KV cache", kv_bytes,
+               fmt::format("{} sessions of {} tokens", sessions, context_tokens));
+  text += line("scratch", scratch_bytes, fmt::format("passes of up to {} rows", rows_max));
+  text += line("reserve", reserve_bytes, "program, tokeniser, queues");
+  text += line("expert arena", arena_bytes,
+               fmt::format("{:.1f} % of the experts",
+                           experts_bytes == 0 ? 100.0
+                                              : 100.0 * static_cast<double>(arena_bytes) /
+                                                    static_cast<double>(experts_bytes)));
+  text += line("total", total_bytes(), "");
+  return text;
+}
+
+Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
+  CHECK(!needs.limits.empty());
+  const auto least = std::min_element(
+      needs.limits.begin(), needs.limits.end(),
+      [](const MemoryLimit& a, const MemoryLimit& b) { return a.bytes < b.bytes; });
+  MemoryPlan plan;
+  plan.budget_bytes = least->bytes;
+  plan.budget_source = least->name;
+  plan.dense_bytes = needs.dense_bytes;
+  plan.reserve_bytes = reserve_bytes;
+  plan.experts_bytes = needs.experts_bytes;
+  plan.sessions = needs.sessions.value_or(sessions_default);
+
+  const int64_t free_bytes = std::max<int64_t>(
+      0, plan.budget_bytes - needs.dense_bytes - reserve_bytes - needs.arena_bytes_min);
+  plan.rows_max = choose_rows(needs, free_bytes);
+  plan.scratch_bytes = scratch(needs, plan.rows_max);
+  if (needs.context_tokens && *needs.context_tokens > needs.context_max) {
+    return error(ErrorKind::config, "context: the model was made for at most {} tokens, got {}",
+                 needs.context_max, *needs.context_tokens);
+  }
+  plan.context_tokens =
+      needs.context_tokens.value_or(choose_context(needs, plan.sessions, free_bytes));
+  plan.kv_bytes =
+      needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
+
+  plan.arena_bytes = needs.arena_bytes_min;
+  if (plan.total_bytes() > plan.budget_bytes) {
+    return error(ErrorKind::no_memory,
+                 "memory: wanted at least {} bytes, got {}; the sum with the smallest expert arena is\n{}"
+                 "remedy: a larger budget, fewer sessions or a shorter context",
+                 plan.total_bytes(), plan.budget_bytes, plan.to_text());
+  }
+  const int64_t left_bytes = plan.budget_bytes - plan.total_bytes();
+  plan.arena_bytes = std::max(needs.arena_bytes_min,
+                              std::min(needs.experts_bytes, needs.arena_bytes_min + left_bytes));
+  return plan;
+}
+
+}  // namespace glmd

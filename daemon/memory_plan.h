@@ -1,0 +1,46 @@
+// What the daemon may take and what it takes it for: pure arithmetic, done before any memory is taken (DESIGN 7).
+// Below the floor it refuses and the message is the whole sum.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "platform/result.h"
+
+namespace glmd {
+
+struct MemoryLimit {
+  std::string name;  // "MemAvailable x 0.88", "/sys/fs/cgroup/a/memory.max"
+  int64_t bytes = 0;
+};
+
+struct MemoryNeeds {
+  std::vector<MemoryLimit> limits;         // at least one; the smallest is the budget
+  int64_t dense_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+  int64_t scratch_bytes_per_row = 0;
+  int64_t arena_bytes_min = 0;             // one expert computing, one in flight, of each size
+  int64_t experts_bytes = 0;               // more than all is of no use
+  int64_t context_max = 0;                 // of the checkpoint
+  std::optional<int64_t> context_tokens;   // set by the administrator
+  std::optional<int64_t> sessions;
+};
+
+struct MemoryPlan {
+  int64_t budget_bytes = 0;
+  std::string budget_source;
+  int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, reserve_bytes = 0, arena_bytes = 0;
+  int64_t experts_bytes = 0;
+  int64_t context_tokens = 0, sessions = 0, rows_max = 0;
+
+  int64_t total_bytes() const {
+    return dense_bytes + kv_bytes + scratch_bytes + reserve_bytes + arena_bytes;
+  }
+  std::string to_text() const;  // a line for every term
+};
+
+Result<MemoryPlan> plan_memory(const MemoryNeeds& needs);
+
+}  // namespace glmd

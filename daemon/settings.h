@@ -1,0 +1,33 @@
+// What the administrator may set: on the command line and, with the same names, in a TOML file. The command line
+// wins; an unknown key is an error that names its line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "platform/log.h"
+#include "platform/result.h"
+
+namespace glmd {
+
+struct Settings {
+  std::optional<std::string> model;
+  std::string socket = "/run/glmd/glmd.sock";
+  std::optional<int64_t> memory_bytes;
+  std::optional<int64_t> context_tokens;
+  std::optional<int64_t> sessions;
+  std::optional<int> threads;
+  std::string kernels = "auto";
+  std::optional<std::string> config;
+  LogLevel log_level = LogLevel::info;
+  enum class Action { serve, plan, doctor, check } action = Action::serve;
+};
+
+// Empty where the command line only asked for help or the version; then it was printed.
+Result<std::optional<Settings>> read_settings(int argc, const char* const* argv);
+
+// "8G", "512MiB", "1000000": bytes, in powers of 1024.
+Result<int64_t> parse_bytes(std::string_view text);
+
+}  // namespace glmd
