@@ -4,8 +4,17 @@
 
 namespace glmd {
 
+const KernelTable& avx2_kernels();  // avx2/table.cpp
+
+static bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
 const KernelTable* find_kernels(const char* name) {
-  if (strcmp(name, "auto") == 0 || strcmp(name, "scalar") == 0) return &scalar_kernels();
+  const bool is_auto = strcmp(name, "auto") == 0;
+  if ((is_auto || strcmp(name, "avx2") == 0) && has_avx2()) return &avx2_kernels();
+  if (is_auto || strcmp(name, "scalar") == 0) return &scalar_kernels();
   return nullptr;
 }
 
