@@ -29,7 +29,8 @@ Result<std::string> model_folder(const Settings& settings) {
   const std::string folder =
       (program.parent_path().parent_path() / std::string(embedded_model)).string();
   if (failure || !path_exists(folder)) {
-    return error(ErrorKind::config, "no --model given, and the embedded model is not at {}", folder);
+    return error(ErrorKind::config, "no --model given, and the embedded model is not at {}",
+                 folder);
   }
   return folder;
 }
@@ -58,7 +59,8 @@ Result<MemoryPlan> plan_for(const Settings& settings, const Container& container
 Result<const KernelTable*> kernels_for(const Settings& settings) {
   const KernelTable* kernels = find_kernels(settings.kernels.c_str());
   if (kernels == nullptr) {
-    return error(ErrorKind::config, "kernels: this processor has no table \"{}\"", settings.kernels);
+    return error(ErrorKind::config, "kernels: this processor has no table \"{}\"",
+                 settings.kernels);
   }
   return kernels;
 }
@@ -116,7 +118,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
-  EngineThread engine([&] { return load_model(container, plan, kernels, threads); }, channel, clock);
+  EngineThread engine([&] { return load_model(container, plan, kernels, threads); }, channel,
+                      clock);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();
@@ -131,12 +134,15 @@ Result<void> run(const Settings& settings) {
   const KernelTable* kernels = TRY(kernels_for(settings));
   const MemoryPlan plan = TRY(plan_for(settings, container));
   switch (settings.action) {
-    case Settings::Action::check: std::printf("%s: sound\n", folder.c_str()); return {};
+    case Settings::Action::check:
+      std::printf("%s: sound\n", folder.c_str());
+      return {};
     case Settings::Action::plan:
     case Settings::Action::doctor:
       std::printf("%s", plan.to_text().c_str());
       return {};
-    case Settings::Action::serve: return serve(settings, container, plan, kernels);
+    case Settings::Action::serve:
+      return serve(settings, container, plan, kernels);
   }
   return {};
 }

@@ -43,8 +43,8 @@ int64_t choose_rows(const MemoryNeeds& needs, int64_t free_bytes) {
 std::string MemoryPlan::to_text() const {
   std::string text = line("budget", budget_bytes, budget_source);
   text += line("dense weights", dense_bytes, "always resident");
-  text += line("KV cache", kv_bytes,
-               fmt::format("{} sessions of {} tokens", sessions, context_tokens));
+  text +=
+      line("KV cache", kv_bytes, fmt::format("{} sessions of {} tokens", sessions, context_tokens));
   text += line("scratch", scratch_bytes, fmt::format("passes of up to {} rows", rows_max));
   text += line("reserve", reserve_bytes, "program, tokeniser, queues");
   text += line("expert arena", arena_bytes,
@@ -79,15 +79,15 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   }
   plan.context_tokens =
       needs.context_tokens.value_or(choose_context(needs, plan.sessions, free_bytes));
-  plan.kv_bytes =
-      needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
+  plan.kv_bytes = needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
 
   plan.arena_bytes = needs.arena_bytes_min;
   if (plan.total_bytes() > plan.budget_bytes) {
-    return error(ErrorKind::no_memory,
-                 "memory: wanted at least {} bytes, got {}; the sum with the smallest expert arena is\n{}"
-                 "remedy: a larger budget, fewer sessions or a shorter context",
-                 plan.total_bytes(), plan.budget_bytes, plan.to_text());
+    return error(
+        ErrorKind::no_memory,
+        "memory: wanted at least {} bytes, got {}; the sum with the smallest expert arena is\n{}"
+        "remedy: a larger budget, fewer sessions or a shorter context",
+        plan.total_bytes(), plan.budget_bytes, plan.to_text());
   }
   const int64_t left_bytes = plan.budget_bytes - plan.total_bytes();
   plan.arena_bytes = std::max(needs.arena_bytes_min,

@@ -1,5 +1,5 @@
-// What the daemon may take and what it takes it for: pure arithmetic, done before any memory is taken (DESIGN 7).
-// Below the floor it refuses and the message is the whole sum.
+// What the daemon may take and what it takes it for: pure arithmetic, done before any memory is
+// taken (DESIGN 7). Below the floor it refuses and the message is the whole sum.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct MemoryLimit {
 };
 
 struct MemoryNeeds {
-  std::vector<MemoryLimit> limits;         // at least one; the smallest is the budget
+  std::vector<MemoryLimit> limits;  // at least one; the smallest is the budget
   int64_t dense_bytes = 0;
   int64_t kv_bytes_per_token = 0;
   int64_t scratch_bytes_per_row = 0;
-  int64_t arena_bytes_min = 0;             // one expert computing, one in flight, of each size
-  int64_t experts_bytes = 0;               // more than all is of no use
-  int64_t context_max = 0;                 // of the checkpoint
-  std::optional<int64_t> context_tokens;   // set by the administrator
+  int64_t arena_bytes_min = 0;            // one expert computing, one in flight, of each size
+  int64_t experts_bytes = 0;              // more than all is of no use
+  int64_t context_max = 0;                // of the checkpoint
+  std::optional<int64_t> context_tokens;  // set by the administrator
   std::optional<int64_t> sessions;
 };
 

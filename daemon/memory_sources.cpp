@@ -59,10 +59,12 @@ Result<MemoryLimit> available_memory(const std::string& root) {
   constexpr std::string_view key = "MemAvailable:";
   const size_t place = text ? text->find(key) : std::string::npos;
   const std::optional<int64_t> kib =
-      place == std::string::npos ? std::nullopt
-                                 : leading_number(std::string_view(*text).substr(place + key.size()));
+      place == std::string::npos
+          ? std::nullopt
+          : leading_number(std::string_view(*text).substr(place + key.size()));
   if (!kib) {
-    return error(ErrorKind::io, "{}: MemAvailable cannot be read; give the budget with --memory", path);
+    return error(ErrorKind::io, "{}: MemAvailable cannot be read; give the budget with --memory",
+                 path);
   }
   return MemoryLimit{"MemAvailable x 0.88", *kib * 1024 / 100 * 88};
 }

@@ -16,13 +16,14 @@ namespace {
 
 constexpr int64_t config_bytes_max = 1 << 20;
 
-Result<int64_t> parse_count(std::string_view name, std::string_view text, int64_t least, int64_t most) {
+Result<int64_t> parse_count(std::string_view name, std::string_view text, int64_t least,
+                            int64_t most) {
   int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < least ||
       value > most) {
-    return error(ErrorKind::config, "{}: wanted a number from {} to {}, got \"{}\"", name, least, most,
-                 text);
+    return error(ErrorKind::config, "{}: wanted a number from {} to {}, got \"{}\"", name, least,
+                 most, text);
   }
   return value;
 }
@@ -32,39 +33,48 @@ using Setter = std::function<Result<void>(Settings&, const std::string&)>;
 
 const std::map<std::string, Setter, std::less<>>& setters() {
   static const std::map<std::string, Setter, std::less<>> table = {
-      {"model", [](Settings& s, const std::string& text) -> Result<void> {
+      {"model",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.model = text;
          return {};
        }},
-      {"socket", [](Settings& s, const std::string& text) -> Result<void> {
+      {"socket",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.socket = text;
          return {};
        }},
-      {"memory", [](Settings& s, const std::string& text) -> Result<void> {
+      {"memory",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.memory_bytes = TRY_CONTEXT(parse_bytes(text), "memory");
          return {};
        }},
-      {"context", [](Settings& s, const std::string& text) -> Result<void> {
+      {"context",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.context_tokens = TRY(parse_count("context", text, 16, 1 << 24));
          return {};
        }},
-      {"sessions", [](Settings& s, const std::string& text) -> Result<void> {
+      {"sessions",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.sessions = TRY(parse_count("sessions", text, 1, 4096));
          return {};
        }},
-      {"threads", [](Settings& s, const std::string& text) -> Result<void> {
+      {"threads",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.threads = static_cast<int>(TRY(parse_count("threads", text, 1, 1024)));
          return {};
        }},
-      {"kernels", [](Settings& s, const std::string& text) -> Result<void> {
+      {"kernels",
+       [](Settings& s, const std::string& text) -> Result<void> {
          s.kernels = text;
          return {};
        }},
-      {"log-level", [](Settings& s, const std::string& text) -> Result<void> {
+      {"log-level",
+       [](Settings& s, const std::string& text) -> Result<void> {
          const std::optional<LogLevel> level = log_level_from(text);
          if (!level) {
            return error(ErrorKind::config,
-                        "log-level: wanted error, warning, notice, info or debug, got \"{}\"", text);
+                        "log-level: wanted error, warning, notice, info or debug, got \"{}\"",
+                        text);
          }
          s.log_level = *level;
          return {};
@@ -95,8 +105,8 @@ Result<void> read_config(const std::string& path, Settings& settings) {
     } else if (const auto* number = node.as_integer()) {
       value = std::to_string(number->get());
     } else {
-      return error(ErrorKind::config, "{}: line {}: {}: wanted a string or a whole number", path, line,
-                   name);
+      return error(ErrorKind::config, "{}: line {}: {}: wanted a string or a whole number", path,
+                   line, name);
     }
     TRY_CONTEXT(setter->second(settings, value), fmt::format("{}: line {}", path, line));
   }
@@ -137,7 +147,8 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("kernels", "NAME", "auto, scalar, avx2 or avx512");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
-  app.add_option("--config", settings.config, "read settings from this TOML file")->type_name("FILE");
+  app.add_option("--config", settings.config, "read settings from this TOML file")
+      ->type_name("FILE");
   bool wants_plan = false, wants_doctor = false, wants_check = false;
   auto* plan = app.add_flag("--plan", wants_plan, "print the memory plan and exit");
   auto* doctor = app.add_flag("--doctor", wants_doctor, "say what will not work here, and exit");

@@ -1,5 +1,5 @@
-// What the administrator may set: on the command line and, with the same names, in a TOML file. The command line
-// wins; an unknown key is an error that names its line.
+// What the administrator may set: on the command line and, with the same names, in a TOML file. The
+// command line wins; an unknown key is an error that names its line.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ ExpertLease::~ExpertLease() {
 
 int64_t ExpertCache::arena_bytes_min(std::span<const ExpertExtent> experts) {
   int64_t bytes = 0;
-  for (const auto& [size, count] : count_by_size(experts)) bytes += size * std::min(count, slots_min);
+  for (const auto& [size, count] : count_by_size(experts))
+    bytes += size * std::min(count, slots_min);
   return bytes;
 }
 
@@ -39,8 +40,8 @@ Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64
                                         BlockReader& reader, Verify verify) {
   const int64_t floor_bytes = arena_bytes_min(experts);
   if (arena_bytes < floor_bytes) {
-    return error(ErrorKind::no_memory, "expert arena: wanted at least {} bytes, got {}", floor_bytes,
-                 arena_bytes);
+    return error(ErrorKind::no_memory, "expert arena: wanted at least {} bytes, got {}",
+                 floor_bytes, arena_bytes);
   }
   ExpertCache cache;
   cache.reader_ = &reader;
@@ -122,8 +123,8 @@ void ExpertCache::submit(int32_t index) {
                    .tag = static_cast<uint64_t>(index)});
 }
 
-// A free slot of that size, else the coldest one that the running step does not want; where the step wants
-// them all (its experts run in waves), the coldest of those already computed.
+// A free slot of that size, else the coldest one that the running step does not want; where the
+// step wants them all (its experts run in waves), the coldest of those already computed.
 int32_t ExpertCache::take_slot(int64_t bytes) {
   for (const bool may_take_wanted : {false, true}) {
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -196,9 +197,8 @@ void ExpertCache::release(int32_t slot) {
 }
 
 int64_t ExpertCache::resident_count() const {
-  return std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.expert >= 0 && !slot.is_loading;
-  });
+  return std::count_if(slots_.begin(), slots_.end(),
+                       [](const Slot& slot) { return slot.expert >= 0 && !slot.is_loading; });
 }
 
 }  // namespace glmd

@@ -1,6 +1,6 @@
-// Which experts are in memory. One arena of slots per expert size; look-up is an index; a miss is read into a
-// free slot or the coldest one. Experts of the running step are never victims, leases pin.
-// Thread: compute. The reader's threads write only into slots that are loading.
+// Which experts are in memory. One arena of slots per expert size; look-up is an index; a miss is
+// read into a free slot or the coldest one. Experts of the running step are never victims, leases
+// pin. Thread: compute. The reader's threads write only into slots that are loading.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ class ExpertCache {
  public:
   // The least arena: two slots of each size (one expert computing, one in flight).
   static int64_t arena_bytes_min(std::span<const ExpertExtent> experts);
-  // `arena_bytes` is split: sizes of which few experts exist get no more slots than experts. The largest
-  // group of experts gets the rest.
+  // `arena_bytes` is split: sizes of which few experts exist get no more slots than experts. The
+  // largest group of experts gets the rest.
   static Result<ExpertCache> create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
                                     BlockReader& reader, Verify verify);
 
@@ -68,7 +68,8 @@ class ExpertCache {
   std::optional<ExpertLease> find(int32_t expert);
   // Starts the read of an absent expert; false where every slot is pinned or loading.
   bool start_load(int32_t expert);
-  // Waits for the next read to end. The lease of that expert; an error is of that expert only, named.
+  // Waits for the next read to end. The lease of that expert; an error is of that expert only,
+  // named.
   struct Arrival {
     int32_t expert = -1;
     Result<ExpertLease> lease;

@@ -129,7 +129,8 @@ Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& t
   };
   std::vector<Hit> hits;
   std::vector<const ExpertWork*> misses;
-  for (const ExpertWork& work : works) cache.want(work.expert, static_cast<int64_t>(work.rows.size()));
+  for (const ExpertWork& work : works)
+    cache.want(work.expert, static_cast<int64_t>(work.rows.size()));
   for (const ExpertWork& work : works) {
     std::optional<ExpertLease> lease = cache.find(work.expert);
     if (lease) {

@@ -1,6 +1,6 @@
-// Computes the routed experts of one layer: those in memory first, while the missing ones load; each arrival at
-// once. Every (row, rank) has its own output row, so the order of arrival never reaches arithmetic.
-// Thread: compute, with its team.
+// Computes the routed experts of one layer: those in memory first, while the missing ones load;
+// each arrival at once. Every (row, rank) has its own output row, so the order of arrival never
+// reaches arithmetic. Thread: compute, with its team.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct ExpertShape {
 
 // One expert of this layer and what it has to do.
 struct ExpertWork {
-  int32_t expert = 0;             // index in the cache
-  std::vector<int32_t> rows;      // rows of the input
-  std::vector<int32_t> outputs;   // rows of the output, one per row
+  int32_t expert = 0;            // index in the cache
+  std::vector<int32_t> rows;     // rows of the input
+  std::vector<int32_t> outputs;  // rows of the output, one per row
 };
 
 // Scratch that lives from step to step.
@@ -38,7 +38,8 @@ Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& t
                          const ExpertShape& shape, std::span<const ExpertWork> works,
                          const Activations& input, ExpertScratch& scratch, float* outputs);
 
-// The same arithmetic for a matrix pair in memory (shared expert, dense layer): output rows are input rows.
+// The same arithmetic for a matrix pair in memory (shared expert, dense layer): output rows are
+// input rows.
 void run_feed_forward(const KernelTable& kernels, Team& team, const Matrix& gate_up,
                       const Matrix& down, const Activations& input, ExpertScratch& scratch,
                       float* output, int64_t output_stride);

@@ -8,7 +8,8 @@ namespace {
 
 template <typename T>
 std::vector<T> take_all(std::deque<T>& queue) {
-  std::vector<T> taken(std::make_move_iterator(queue.begin()), std::make_move_iterator(queue.end()));
+  std::vector<T> taken(std::make_move_iterator(queue.begin()),
+                       std::make_move_iterator(queue.end()));
   queue.clear();
   return taken;
 }

@@ -1,6 +1,6 @@
-// Where the loop thread and the compute thread meet: two queues of values and one counter. The only lock
-// between them. Commands are bounded by what the server admits (limits.h), events by what sessions may have
-// outstanding; so neither side ever waits for room.
+// Where the loop thread and the compute thread meet: two queues of values and one counter. The only
+// lock between them. Commands are bounded by what the server admits (limits.h), events by what
+// sessions may have outstanding; so neither side ever waits for room.
 #pragma once
 
 #include <atomic>
@@ -17,18 +17,21 @@ namespace glmd {
 
 class Channel {
  public:
-  // `wake_loop` is called after an event was added to an empty queue (uv_async_send); it must be safe from any thread.
+  // `wake_loop` is called after an event was added to an empty queue (uv_async_send); it must be
+  // safe from any thread.
   void set_wake_loop(std::function<void()> wake_loop);
 
   // Thread: loop.
   void send(Command command);
   std::vector<Event> take_events();
   uint64_t heartbeat() const { return heartbeat_.load(std::memory_order_relaxed); }
-  bool is_idle() const { return is_idle_.load(std::memory_order_relaxed); }  // compute waits for work
+  bool is_idle() const {
+    return is_idle_.load(std::memory_order_relaxed);
+  }  // compute waits for work
 
   // Thread: compute.
-  std::vector<Command> take_commands();       // never waits
-  std::vector<Command> wait_for_commands();   // sleeps until there is one
+  std::vector<Command> take_commands();      // never waits
+  std::vector<Command> wait_for_commands();  // sleeps until there is one
   void send(Event event);
   void beat() { heartbeat_.fetch_add(1, std::memory_order_relaxed); }  // once a layer
 

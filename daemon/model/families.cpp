@@ -33,8 +33,7 @@ Result<std::unique_ptr<ForwardPass>> Model::begin_draft(SequenceState&, std::vec
   return error(ErrorKind::bad_input, "this model has no draft layer");
 }
 
-Result<std::unique_ptr<Model>> open_model(const Container& container,
-                                          const ModelOptions& options) {
+Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options) {
   const Family* family = TRY(family_of(container));
   return family->open(container, options);
 }

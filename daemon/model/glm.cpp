@@ -27,8 +27,8 @@ CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool
 // The routed experts in the order of the cache: layer by layer, expert by expert.
 struct ExpertTable {
   std::vector<ExpertExtent> extents;
-  std::vector<int32_t> first;        // per layer, -1 where dense
-  std::vector<ExpertShape> shapes;   // per layer
+  std::vector<int32_t> first;       // per layer, -1 where dense
+  std::vector<ExpertShape> shapes;  // per layer
 };
 
 ExpertTable expert_table(const Container& container, const CheckpointConfig& config,
@@ -43,7 +43,8 @@ ExpertTable expert_table(const Container& container, const CheckpointConfig& con
       const std::string name = fmt::format("layers.{}.experts.{}", layer, expert);
       const Tensor* tensor = container.find(name);
       CHECK(tensor != nullptr);  // Container::open saw them all
-      table.shapes.back() = {.hidden = tensor->columns, .width = tensor->rows, .format = tensor->format};
+      table.shapes.back() = {
+          .hidden = tensor->columns, .width = tensor->rows, .format = tensor->format};
       table.extents.push_back({.file = tensor->file,
                                .offset = tensor->offset,
                                .bytes = tensor->bytes,
@@ -168,8 +169,8 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
   }
   ActivationRows input;
   input.set(joined.data(), 2 * width, count, 2 * width);
-  multiply(model_.compute(), model_.draft_.eh_proj, input,
-           grown(workspace_->hidden, count * width), width);
+  multiply(model_.compute(), model_.draft_.eh_proj, input, grown(workspace_->hidden, count * width),
+           width);
 }
 
 void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
@@ -231,15 +232,15 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
 Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
   const int64_t width = model_.config_.hidden, vocabulary = model_.config_.vocabulary;
   Workspace& workspace = *workspace_;
-  float* final_hidden =
-      grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
+  float* final_hidden = grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
   norm_rows(workspace.hidden.data(), norm, final_hidden);
 
   std::vector<int64_t> wanted;
   for (Part& part : parts_) {
     part.first_logits = static_cast<int64_t>(wanted.size());
-    const int64_t skipped = part.wants_all_logits ? 0 : part.wants_logits ? part.row_count - 1
-                                                                          : part.row_count;
+    const int64_t skipped = part.wants_all_logits ? 0
+                            : part.wants_logits   ? part.row_count - 1
+                                                  : part.row_count;
     for (int64_t row = std::max<int64_t>(0, skipped); row < part.row_count; ++row) {
       wanted.push_back(part.first_row + row);
     }
@@ -380,10 +381,10 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
       6 * config.hidden + 2 * config.q_lora_rank + layout.key_width +
       config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
                       2 * config.v_head_dim) +
-      config.index_heads * (config.index_head_dim + 1) + config.index_head_dim +
-      config.index_topk + config.routed_experts +
-      config.experts_per_token * (config.hidden + 2) +
-      2 * std::max(config.intermediate, config.moe_intermediate * std::max<int64_t>(1, config.shared_experts));
+      config.index_heads * (config.index_head_dim + 1) + config.index_head_dim + config.index_topk +
+      config.routed_experts + config.experts_per_token * (config.hidden + 2) +
+      2 * std::max(config.intermediate,
+                   config.moe_intermediate * std::max<int64_t>(1, config.shared_experts));
   sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));
   return sizes;
 }

@@ -69,7 +69,8 @@ void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count,
     scales = grow(scratch.scales, head_count * row_count * groups);
     sums = grow(scratch.sums, head_count * row_count * groups);
   }
-  // A head whose rows do not begin at a tile border is computed with its neighbours' rows and copied out.
+  // A head whose rows do not begin at a tile border is computed with its neighbours' rows and
+  // copied out.
   const bool is_aligned = rows_per_head % tile_rows == 0;
   const int64_t spread = is_aligned ? 0 : rows_per_head + 2 * tile_rows;
   float* spill = is_aligned ? nullptr : grow(scratch.padded, head_count * row_count * spread);

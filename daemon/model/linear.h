@@ -1,5 +1,5 @@
-// y = W x for many rows, over the team. Activations are quantised once and shared by all matrices that read them.
-// Thread: compute.
+// y = W x for many rows, over the team. Activations are quantised once and shared by all matrices
+// that read them. Thread: compute.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ class ActivationRows {
 void multiply(const Compute& compute, const Matrix& w, ActivationRows& x, float* y,
               int64_t y_stride);
 
-// Heads stacked in one matrix of `head_count` equal parts, each with its own input columns: for head h,
-// y[n * y_stride + h * y_head_stride + i] = row h * rows_per_head + i of w . x[n * x_stride + h * x_head_stride ...].
+// Heads stacked in one matrix of `head_count` equal parts, each with its own input columns: for
+// head h, y[n * y_stride + h * y_head_stride + i] = row h * rows_per_head + i of w . x[n * x_stride
+// + h * x_head_stride ...].
 struct HeadScratch {
   std::vector<int8_t> codes;
   std::vector<float> scales, padded;

@@ -1,5 +1,5 @@
-// One family of models, seen from generation/: sequences that hold state, and passes that move them on by a
-// batch of rows, layer by layer. Thread: compute.
+// One family of models, seen from generation/: sequences that hold state, and passes that move them
+// on by a batch of rows, layer by layer. Thread: compute.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,17 @@ namespace glmd {
 struct ModelShape {
   int64_t vocabulary = 0;
   int64_t layers = 0;
-  int64_t context_max = 0;         // positions the checkpoint was made for
+  int64_t context_max = 0;  // positions the checkpoint was made for
   int64_t cache_bytes_per_token = 0;
 };
 
-// The state of one sequence: caches of every layer. Rows of a pass extend it provisionally; commit makes them stay.
+// The state of one sequence: caches of every layer. Rows of a pass extend it provisionally; commit
+// makes them stay.
 class SequenceState {
  public:
   virtual ~SequenceState() = default;
-  virtual int64_t length() const = 0;            // committed tokens
-  virtual void truncate(int64_t length) = 0;     // to fewer committed tokens
+  virtual int64_t length() const = 0;         // committed tokens
+  virtual void truncate(int64_t length) = 0;  // to fewer committed tokens
 };
 
 // Consecutive tokens of one sequence; they follow its committed ones.
@@ -36,21 +37,23 @@ struct BatchPart {
   bool wants_all_logits = false;  // of every token
 };
 
-// One pass of a batch through the model. Between layers the caller may drop parts (cancelled requests) or run
-// another pass on other sequences. Destroying an unfinished pass commits nothing.
+// One pass of a batch through the model. Between layers the caller may drop parts (cancelled
+// requests) or run another pass on other sequences. Destroying an unfinished pass commits nothing.
 class ForwardPass {
  public:
   virtual ~ForwardPass() = default;
   virtual bool is_done() const = 0;
   virtual int64_t layers_done() const = 0;
-  // The next layer for all parts that are left. An error leaves every sequence as it was before the pass.
+  // The next layer for all parts that are left. An error leaves every sequence as it was before the
+  // pass.
   virtual Result<void> run_layer() = 0;
   virtual void drop(int64_t part) = 0;
   // After is_done(): the parts' tokens become part of their sequences.
   virtual void commit() = 0;
   // After is_done(): [rows that want logits][vocabulary] of that part; valid until the pass dies.
   virtual std::span<const float> logits(int64_t part) const = 0;
-  // After is_done(): [tokens][hidden] of that part after the last norm: what the draft layer starts from.
+  // After is_done(): [tokens][hidden] of that part after the last norm: what the draft layer starts
+  // from.
   virtual std::span<const float> hidden(int64_t) const { return {}; }
 };
 
@@ -62,8 +65,8 @@ class Model {
   virtual Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) = 0;
   virtual Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) = 0;
   virtual int64_t rows_max() const = 0;  // of one pass
-  // The draft layer over rows that follow the sequence's drafted ones: row p has token p + 1 and the hidden state of
-  // token p, and its logits predict token p + 2 (GLM52 3.9).
+  // The draft layer over rows that follow the sequence's drafted ones: row p has token p + 1 and
+  // the hidden state of token p, and its logits predict token p + 2 (GLM52 3.9).
   virtual Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);

@@ -5,7 +5,8 @@
 namespace glmd {
 
 SineCosine sine_cosine(double angle) {
-  // angle = k * pi/2 + r with |r| <= pi/4; pi/2 in two parts keeps r exact to 2^-60 for angles of 2^20.
+  // angle = k * pi/2 + r with |r| <= pi/4; pi/2 in two parts keeps r exact to 2^-60 for angles of
+  // 2^20.
   constexpr double half_pi_high = 1.5707963267948966;
   constexpr double half_pi_low = 6.123233995736766e-17;
   const double k = std::nearbyint(angle / half_pi_high);
@@ -18,10 +19,14 @@ SineCosine sine_cosine(double angle) {
   for (int n = 18; n >= 2; n -= 2) cosine = (cosine + 1) * (-r2 / (n * (n - 1)));
   cosine = 1 + cosine;
   switch (static_cast<int64_t>(k) & 3) {
-    case 0: return {sine, cosine};
-    case 1: return {cosine, -sine};
-    case 2: return {-sine, -cosine};
-    default: return {-cosine, sine};
+    case 0:
+      return {sine, cosine};
+    case 1:
+      return {cosine, -sine};
+    case 2:
+      return {-sine, -cosine};
+    default:
+      return {-cosine, sine};
   }
 }
 

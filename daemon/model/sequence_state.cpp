@@ -10,7 +10,8 @@ Result<CachePool> CachePool::create(CacheLayout layout, int64_t bytes) {
   const int64_t block_bytes = pool.layout_.block_bytes();
   const int64_t count = bytes / block_bytes;
   if (count < 1) {
-    return error(ErrorKind::no_memory, "KV pool: wanted at least {} bytes for one block of {} tokens, got {}",
+    return error(ErrorKind::no_memory,
+                 "KV pool: wanted at least {} bytes for one block of {} tokens, got {}",
                  block_bytes, cache_block_tokens, bytes);
   }
   pool.memory_ = TRY(AlignedMemory::allocate(count * block_bytes));
@@ -38,7 +39,9 @@ Result<std::unique_ptr<GlmSequence>> GlmSequence::create(CachePool& pool, int64_
   return sequence;
 }
 
-GlmSequence::~GlmSequence() { pool_.give_back(blocks_); }
+GlmSequence::~GlmSequence() {
+  pool_.give_back(blocks_);
+}
 
 void GlmSequence::truncate(int64_t length) {
   CHECK(length >= 0 && length <= length_);

@@ -1,6 +1,6 @@
-// The caches of one sequence: latent and rotary keys of every layer, index keys of the layers that own an
-// indexer. Memory comes from one pool in blocks of 64 tokens; a block holds all layers, so that a prefix is a list of
-// blocks. Thread: compute.
+// The caches of one sequence: latent and rotary keys of every layer, index keys of the layers that
+// own an indexer. Memory comes from one pool in blocks of 64 tokens; a block holds all layers, so
+// that a prefix is a list of blocks. Thread: compute.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 namespace glmd {
 
 struct CacheLayout {
-  int64_t layers = 0;               // draft layer included where it is used
-  int64_t key_width = 0;            // latent + rope
+  int64_t layers = 0;     // draft layer included where it is used
+  int64_t key_width = 0;  // latent + rope
   int64_t index_width = 0;
   std::vector<int64_t> index_slot;  // per layer: place among the index caches, or -1
   int64_t index_layers = 0;
-  int64_t element_bytes = 2;        // f16; 4 in reference mode
+  int64_t element_bytes = 2;  // f16; 4 in reference mode
 
   int64_t bytes_per_token() const {
     return (layers * key_width + index_layers * index_width) * element_bytes;
@@ -38,9 +38,7 @@ class CachePool {
   static Result<CachePool> create(CacheLayout layout, int64_t bytes);
 
   const CacheLayout& layout() const { return layout_; }
-  int64_t free_tokens() const {
-    return static_cast<int64_t>(free_.size()) * cache_block_tokens;
-  }
+  int64_t free_tokens() const { return static_cast<int64_t>(free_.size()) * cache_block_tokens; }
   // `count` blocks, or none and no_memory.
   Result<std::vector<uint8_t*>> take(int64_t count);
   void give_back(const std::vector<uint8_t*>& blocks);

@@ -1,4 +1,5 @@
-// The buffers of one pass, kept from pass to pass so that a step takes no memory. Sized by rows; grow only.
+// The buffers of one pass, kept from pass to pass so that a step takes no memory. Sized by rows;
+// grow only.
 #pragma once
 
 #include <cstdint>
@@ -25,36 +26,37 @@ T* grown(std::vector<T>& buffer, int64_t count) {
 }
 
 struct Workspace {
-  std::vector<float> hidden;             // [rows][hidden]: the residual stream
-  std::vector<float> normed;             // [rows][hidden]
-  std::vector<float> cos, sin;           // [rows][rope / 2]
+  std::vector<float> hidden;    // [rows][hidden]: the residual stream
+  std::vector<float> normed;    // [rows][hidden]
+  std::vector<float> cos, sin;  // [rows][rope / 2]
   ActivationRows normed_rows, rank_rows, mixed_rows;
 
-  std::vector<float> query_rank;         // [rows][q_lora_rank], after its norm
-  std::vector<float> key_raw;            // [rows][kv_lora_rank + rope]
-  std::vector<float> queries;            // [rows][heads][nope + rope]
-  std::vector<float> absorbed;           // [rows][heads][kv_lora_rank + rope]
-  std::vector<float> latents;            // [rows][heads][kv_lora_rank]: attention over latents
-  std::vector<float> mixed;              // [rows][heads][v]
-  std::vector<float> update;             // [rows][hidden]: what a sub-layer adds
+  std::vector<float> query_rank;  // [rows][q_lora_rank], after its norm
+  std::vector<float> key_raw;     // [rows][kv_lora_rank + rope]
+  std::vector<float> queries;     // [rows][heads][nope + rope]
+  std::vector<float> absorbed;    // [rows][heads][kv_lora_rank + rope]
+  std::vector<float> latents;     // [rows][heads][kv_lora_rank]: attention over latents
+  std::vector<float> mixed;       // [rows][heads][v]
+  std::vector<float> update;      // [rows][hidden]: what a sub-layer adds
   HeadScratch heads;
 
-  std::vector<float> index_key;          // [rows][index_head_dim]
-  std::vector<float> index_queries;      // [rows][index_heads][index_head_dim]
-  std::vector<float> index_weights;      // [rows][index_heads]
+  std::vector<float> index_key;                     // [rows][index_head_dim]
+  std::vector<float> index_queries;                 // [rows][index_heads][index_head_dim]
+  std::vector<float> index_weights;                 // [rows][index_heads]
   std::vector<std::vector<float>> index_scores;     // per thread: [visible]
   std::vector<std::vector<int32_t>> index_scratch;  // per thread
-  std::vector<int32_t> selected;         // [rows][index_topk], of the last full layer
-  std::vector<int64_t> selected_count;   // [rows]; 0: all visible keys
+  std::vector<int32_t> selected;                    // [rows][index_topk], of the last full layer
+  std::vector<int64_t> selected_count;              // [rows]; 0: all visible keys
 
-  std::vector<float> router_scores;      // [rows][experts]
-  std::vector<Choice> choices;           // [rows][chosen]
-  std::vector<float> expert_outputs;     // [rows][chosen][hidden]
+  std::vector<float> router_scores;   // [rows][experts]
+  std::vector<Choice> choices;        // [rows][chosen]
+  std::vector<float> expert_outputs;  // [rows][chosen][hidden]
   ExpertScratch experts;
-  std::vector<std::vector<const uint8_t*>> blocks;  // per sequence of the pass: cache blocks of a layer
+  std::vector<std::vector<const uint8_t*>>
+      blocks;  // per sequence of the pass: cache blocks of a layer
 
-  std::vector<float> final_hidden;       // [rows][hidden]: after the last norm
-  std::vector<float> logits;             // [wanted rows][vocabulary]
+  std::vector<float> final_hidden;  // [rows][hidden]: after the last norm
+  std::vector<float> logits;        // [wanted rows][vocabulary]
 };
 
 }  // namespace glmd

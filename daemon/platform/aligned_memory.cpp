@@ -15,8 +15,9 @@ Result<AlignedMemory> AlignedMemory::allocate(int64_t bytes) {
   memory.size_bytes_ = bytes;
   if (bytes == 0) return memory;
   memory.mapping_bytes_ = round_up(bytes, huge_page_bytes) + huge_page_bytes;
-  void* mapping = ::mmap(nullptr, static_cast<size_t>(memory.mapping_bytes_), PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapping =
+      ::mmap(nullptr, static_cast<size_t>(memory.mapping_bytes_), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
     memory.mapping_bytes_ = 0;
     return error(ErrorKind::no_memory, "map {} bytes: {}", bytes, std::strerror(errno));
@@ -29,7 +30,9 @@ Result<AlignedMemory> AlignedMemory::allocate(int64_t bytes) {
   return memory;
 }
 
-AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept { *this = std::move(other); }
+AlignedMemory::AlignedMemory(AlignedMemory&& other) noexcept {
+  *this = std::move(other);
+}
 
 AlignedMemory& AlignedMemory::operator=(AlignedMemory&& other) noexcept {
   std::swap(data_, other.data_);

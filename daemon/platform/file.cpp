@@ -16,10 +16,13 @@ namespace {
 ErrorKind kind_of(int error_number) {
   switch (error_number) {
     case ENOENT:
-    case ENOTDIR: return ErrorKind::not_found;
+    case ENOTDIR:
+      return ErrorKind::not_found;
     case EACCES:
-    case EPERM: return ErrorKind::denied;
-    default: return ErrorKind::io;
+    case EPERM:
+      return ErrorKind::denied;
+    default:
+      return ErrorKind::io;
   }
 }
 
@@ -90,8 +93,9 @@ Result<void> File::read_at(int64_t offset, std::span<uint8_t> target) const {
       return system_error(fmt::format("read {} bytes at {}", target.size(), offset), path_);
     }
     if (got == 0) {
-      return error(ErrorKind::bad_input, "{}: read at {}: wanted {} bytes, got {}: the file is short",
-                   path_, offset, target.size(), done);
+      return error(ErrorKind::bad_input,
+                   "{}: read at {}: wanted {} bytes, got {}: the file is short", path_, offset,
+                   target.size(), done);
     }
     done += static_cast<size_t>(got);
   }
@@ -162,6 +166,8 @@ Result<std::vector<std::string>> list_directory(const std::string& path) {
   return names;
 }
 
-bool path_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool path_exists(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
 
 }  // namespace glmd

@@ -1,5 +1,5 @@
-// Files as values: a descriptor that closes itself, whole reads and writes, and publication that is atomic.
-// Every error names the path, the offset, what was wanted and what came.
+// Files as values: a descriptor that closes itself, whole reads and writes, and publication that is
+// atomic. Every error names the path, the offset, what was wanted and what came.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class File {
 
   // All of `target`, or an error: a short file is an error. Thread: any (pread).
   Result<void> read_at(int64_t offset, std::span<uint8_t> target) const;
-  Result<void> write(std::span<const uint8_t> bytes);                      // at the current position
+  Result<void> write(std::span<const uint8_t> bytes);  // at the current position
   Result<void> write_at(int64_t offset, std::span<const uint8_t> bytes);
   Result<void> sync();
 

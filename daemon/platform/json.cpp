@@ -81,13 +81,27 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (const char character : text) {
     switch (character) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (static_cast<unsigned char>(character) < 0x20) {
           fmt::format_to(std::back_inserter(out), "\\u{:04x}",
@@ -114,15 +128,23 @@ void append_real(std::string& out, double value) {
 
 void append(std::string& out, const Json& json) {
   switch (json.type()) {
-    case Json::Type::null: out += "null"; break;
-    case Json::Type::boolean: out += json.as_boolean() ? "true" : "false"; break;
+    case Json::Type::null:
+      out += "null";
+      break;
+    case Json::Type::boolean:
+      out += json.as_boolean() ? "true" : "false";
+      break;
     case Json::Type::integer:
       out += json.is_unsigned_above_int64()
                  ? std::to_string(static_cast<uint64_t>(json.as_integer()))
                  : std::to_string(json.as_integer());
       break;
-    case Json::Type::real: append_real(out, json.as_real()); break;
-    case Json::Type::string: append_json_string(out, json.as_string()); break;
+    case Json::Type::real:
+      append_real(out, json.as_real());
+      break;
+    case Json::Type::string:
+      append_json_string(out, json.as_string());
+      break;
     case Json::Type::array: {
       out += '[';
       bool first = true;
@@ -164,15 +186,19 @@ class JsonReader {
   static Json copy(const simdjson::dom::element& element) {
     using simdjson::dom::element_type;
     switch (element.type()) {
-      case element_type::NULL_VALUE: return Json();
-      case element_type::BOOL: return Json::boolean(element.get_bool().value_unsafe());
-      case element_type::INT64: return Json::integer(element.get_int64().value_unsafe());
+      case element_type::NULL_VALUE:
+        return Json();
+      case element_type::BOOL:
+        return Json::boolean(element.get_bool().value_unsafe());
+      case element_type::INT64:
+        return Json::integer(element.get_int64().value_unsafe());
       case element_type::UINT64: {
         Json json = Json::integer(static_cast<int64_t>(element.get_uint64().value_unsafe()));
         json.is_unsigned_ = true;
         return json;
       }
-      case element_type::DOUBLE: return Json::real(element.get_double().value_unsafe());
+      case element_type::DOUBLE:
+        return Json::real(element.get_double().value_unsafe());
       case element_type::STRING:
         return Json::string(std::string(element.get_string().value_unsafe()));
       case element_type::ARRAY: {
@@ -198,14 +224,15 @@ Result<Json> parse_json(std::string_view text, std::string_view what, int depth_
   simdjson::dom::parser parser;
   if (parser.allocate(std::max<size_t>(text.size(), 1), static_cast<size_t>(depth_max)) !=
       simdjson::SUCCESS) {
-    return error(ErrorKind::no_memory, "{}: no memory to parse {} bytes of JSON", what, text.size());
+    return error(ErrorKind::no_memory, "{}: no memory to parse {} bytes of JSON", what,
+                 text.size());
   }
   const simdjson::padded_string padded(text);
   simdjson::dom::element root;
   const simdjson::error_code code = parser.parse(padded).get(root);
   if (code == simdjson::DEPTH_ERROR || code == simdjson::CAPACITY) {
-    return error(ErrorKind::bad_input, "{}: JSON is nested deeper than {} levels or too large", what,
-                 depth_max);
+    return error(ErrorKind::bad_input, "{}: JSON is nested deeper than {} levels or too large",
+                 what, depth_max);
   }
   if (code != simdjson::SUCCESS) {
     return error(ErrorKind::bad_input, "{}: not valid JSON: {}", what,

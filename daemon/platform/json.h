@@ -1,5 +1,5 @@
-// JSON: simdjson reads (untrusted text, bounded depth), values keep the order of their keys and the text of
-// their numbers; a small writer prints. Not for hot paths.
+// JSON: simdjson reads (untrusted text, bounded depth), values keep the order of their keys and the
+// text of their numbers; a small writer prints. Not for hot paths.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +35,38 @@ class Json {
   bool is_object() const { return type_ == Type::object; }
 
   // CHECK the type first: a wrong one is a bug of the caller.
-  bool as_boolean() const { CHECK(is_boolean()); return integer_ != 0; }
-  int64_t as_integer() const { CHECK(is_integer()); return integer_; }
-  bool is_unsigned_above_int64() const { return is_unsigned_; }  // then as_integer() is its bit pattern
+  bool as_boolean() const {
+    CHECK(is_boolean());
+    return integer_ != 0;
+  }
+  int64_t as_integer() const {
+    CHECK(is_integer());
+    return integer_;
+  }
+  bool is_unsigned_above_int64() const {
+    return is_unsigned_;
+  }                        // then as_integer() is its bit pattern
   double as_real() const;  // integers too
-  const std::string& as_string() const { CHECK(is_string()); return string_; }
-  const std::vector<Json>& items() const { CHECK(is_array()); return items_; }
-  std::vector<Json>& items() { CHECK(is_array()); return items_; }
-  const std::vector<Member>& members() const { CHECK(is_object()); return members_; }
-  std::vector<Member>& members() { CHECK(is_object()); return members_; }
+  const std::string& as_string() const {
+    CHECK(is_string());
+    return string_;
+  }
+  const std::vector<Json>& items() const {
+    CHECK(is_array());
+    return items_;
+  }
+  std::vector<Json>& items() {
+    CHECK(is_array());
+    return items_;
+  }
+  const std::vector<Member>& members() const {
+    CHECK(is_object());
+    return members_;
+  }
+  std::vector<Member>& members() {
+    CHECK(is_object());
+    return members_;
+  }
 
   // The member of that name (the last, where a name stands twice), or nullptr.
   const Json* find(std::string_view name) const;

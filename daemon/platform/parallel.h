@@ -1,6 +1,7 @@
 // The team of threads that does arithmetic: OpenMP, or std::thread where ThreadSanitizer runs.
 // Work is split by index, never inside a sum, so the number of threads never changes a bit.
-// Thread: only the thread that made the team calls run(); tasks run on all of them. Idle threads sleep.
+// Thread: only the thread that made the team calls run(); tasks run on all of them. Idle threads
+// sleep.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class Team {
 
   int thread_count() const { return thread_count_; }
 
-  // Calls task(begin, end, thread) so that [0, count) is covered once, in contiguous parts whose borders
-  // are multiples of `grain`. Returns when all are done.
+  // Calls task(begin, end, thread) so that [0, count) is covered once, in contiguous parts whose
+  // borders are multiples of `grain`. Returns when all are done.
   void run(int64_t count, int64_t grain,
            const std::function<void(int64_t begin, int64_t end, int thread)>& task);
 

@@ -1,6 +1,6 @@
 // Failures of the world (disk, file, peer) travel as values: Result<T> holds a T or an Error.
-// A kind is there to branch on (an exit code, a reply code), a message is there to be read; each level that
-// passes an error up may say what it was doing: `TRY_CONTEXT(read(x), "expert 7")`.
+// A kind is there to branch on (an exit code, a reply code), a message is there to be read; each
+// level that passes an error up may say what it was doing: `TRY_CONTEXT(read(x), "expert 7")`.
 #pragma once
 
 #include <fmt/format.h>
@@ -52,11 +52,26 @@ class [[nodiscard]] Result {
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   bool ok() const { return state_.index() == 0; }
-  T& value() & { CHECK(ok()); return *std::get_if<0>(&state_); }
-  const T& value() const& { CHECK(ok()); return *std::get_if<0>(&state_); }
-  T&& value() && { CHECK(ok()); return std::move(*std::get_if<0>(&state_)); }
-  const Error& error() const& { CHECK(!ok()); return *std::get_if<1>(&state_); }
-  Error&& error() && { CHECK(!ok()); return std::move(*std::get_if<1>(&state_)); }
+  T& value() & {
+    CHECK(ok());
+    return *std::get_if<0>(&state_);
+  }
+  const T& value() const& {
+    CHECK(ok());
+    return *std::get_if<0>(&state_);
+  }
+  T&& value() && {
+    CHECK(ok());
+    return std::move(*std::get_if<0>(&state_));
+  }
+  const Error& error() const& {
+    CHECK(!ok());
+    return *std::get_if<1>(&state_);
+  }
+  Error&& error() && {
+    CHECK(!ok());
+    return std::move(*std::get_if<1>(&state_));
+  }
 
  private:
   std::variant<T, Error> state_;
@@ -70,8 +85,14 @@ class [[nodiscard]] Result<void> {
 
   bool ok() const { return !error_.has_value(); }
   void value() const { CHECK(ok()); }
-  const Error& error() const& { CHECK(!ok()); return *error_; }
-  Error&& error() && { CHECK(!ok()); return std::move(*error_); }
+  const Error& error() const& {
+    CHECK(!ok());
+    return *error_;
+  }
+  Error&& error() && {
+    CHECK(!ok());
+    return std::move(*error_);
+  }
 
  private:
   std::optional<Error> error_;
@@ -85,17 +106,17 @@ inline Error with_context(Error error, std::string_view doing) {
 }  // namespace glmd
 
 // The value of a Result, or return its error from the enclosing function.
-#define TRY(expression)                                             \
-  __extension__({                                                   \
-    auto try_result_ = (expression);                                \
-    if (!try_result_.ok()) return std::move(try_result_).error();   \
-    std::move(try_result_).value();                                 \
+#define TRY(expression)                                           \
+  __extension__({                                                 \
+    auto try_result_ = (expression);                              \
+    if (!try_result_.ok()) return std::move(try_result_).error(); \
+    std::move(try_result_).value();                               \
   })
 
 // The same, saying what was being done.
-#define TRY_CONTEXT(expression, doing)                                                          \
-  __extension__({                                                                               \
-    auto try_result_ = (expression);                                                            \
+#define TRY_CONTEXT(expression, doing)                                                           \
+  __extension__({                                                                                \
+    auto try_result_ = (expression);                                                             \
     if (!try_result_.ok()) return ::glmd::with_context(std::move(try_result_).error(), (doing)); \
-    std::move(try_result_).value();                                                             \
+    std::move(try_result_).value();                                                              \
   })

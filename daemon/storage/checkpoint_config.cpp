@@ -60,8 +60,8 @@ class Reader {
   int64_t checked(std::string_view name, const Json& value, int64_t least, int64_t most) {
     if (!value.is_integer() || value.is_unsigned_above_int64() || value.as_integer() < least ||
         value.as_integer() > most) {
-      fail(error(ErrorKind::bad_input, "{}: {}: wanted an integer from {} to {}, got {}", what_, name,
-                 least, most, value.to_string()));
+      fail(error(ErrorKind::bad_input, "{}: {}: wanted an integer from {} to {}, got {}", what_,
+                 name, least, most, value.to_string()));
       return least;
     }
     return value.as_integer();
@@ -77,14 +77,15 @@ void read_layer_kinds(Reader& reader, std::string_view what, CheckpointConfig& c
   const Json* types = reader.find("mlp_layer_types");
   if (types == nullptr || types->is_null()) {
     const int64_t dense = reader.integer_or("first_k_dense_replace", 0, 0, config.layers);
-    for (int64_t layer = 0; layer < config.layers; ++layer) config.is_sparse.push_back(layer >= dense);
+    for (int64_t layer = 0; layer < config.layers; ++layer)
+      config.is_sparse.push_back(layer >= dense);
     return;
   }
   if (!types->is_array() || static_cast<int64_t>(types->items().size()) != config.layers) {
-    return reader.fail(error(ErrorKind::bad_input, "{}: mlp_layer_types: wanted a list of {}, got {}",
-                             what, config.layers,
-                             types->is_array() ? std::to_string(types->items().size())
-                                               : types->to_string()));
+    return reader.fail(
+        error(ErrorKind::bad_input, "{}: mlp_layer_types: wanted a list of {}, got {}", what,
+              config.layers,
+              types->is_array() ? std::to_string(types->items().size()) : types->to_string()));
   }
   for (const Json& type : types->items()) {
     const bool is_sparse = type.is_string() && type.as_string() == "sparse";
@@ -108,10 +109,10 @@ void read_indexer_kinds(Reader& reader, std::string_view what, CheckpointConfig&
     }
   } else {
     if (!types->is_array() || static_cast<int64_t>(types->items().size()) != config.layers) {
-      return reader.fail(error(ErrorKind::bad_input, "{}: indexer_types: wanted a list of {}, got {}",
-                               what, config.layers,
-                               types->is_array() ? std::to_string(types->items().size())
-                                                 : types->to_string()));
+      return reader.fail(
+          error(ErrorKind::bad_input, "{}: indexer_types: wanted a list of {}, got {}", what,
+                config.layers,
+                types->is_array() ? std::to_string(types->items().size()) : types->to_string()));
     }
     for (const Json& type : types->items()) {
       const bool is_full = type.is_string() && type.as_string() == "full";
@@ -124,9 +125,9 @@ void read_indexer_kinds(Reader& reader, std::string_view what, CheckpointConfig&
     }
   }
   if (!config.indexer_full.empty() && !config.indexer_full.front()) {
-    reader.fail(error(ErrorKind::bad_input,
-                      "{}: indexer_types: layer 0 is \"shared\", it has no earlier layer to share with",
-                      what));
+    reader.fail(error(
+        ErrorKind::bad_input,
+        "{}: indexer_types: layer 0 is \"shared\", it has no earlier layer to share with", what));
   }
 }
 
@@ -138,8 +139,8 @@ void read_rope(Reader& reader, std::string_view what, CheckpointConfig& config) 
     return;
   }
   if (!nested->is_object()) {
-    return reader.fail(error(ErrorKind::bad_input, "{}: rope_parameters: wanted an object, got {}", what,
-                             nested->to_string()));
+    return reader.fail(error(ErrorKind::bad_input, "{}: rope_parameters: wanted an object, got {}",
+                             what, nested->to_string()));
   }
   Reader inner(*nested, std::string(what) + ": rope_parameters");
   config.rope_theta = inner.real_or("rope_theta", 10000, 1, 1e15);
@@ -174,8 +175,8 @@ Result<void> add_eos_ids(const Json& json, std::string_view what, int64_t vocabu
   const std::vector<Json> ids = value->is_array() ? value->items() : std::vector<Json>{*value};
   for (const Json& id : ids) {
     if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary) {
-      return error(ErrorKind::bad_input, "{}: eos_token_id: wanted ids below {}, got {}", what, vocabulary,
-                   id.to_string());
+      return error(ErrorKind::bad_input, "{}: eos_token_id: wanted ids below {}, got {}", what,
+                   vocabulary, id.to_string());
     }
     const auto number = static_cast<int32_t>(id.as_integer());
     if (std::find(eos_ids.begin(), eos_ids.end(), number) == eos_ids.end()) {
@@ -193,7 +194,8 @@ Result<CheckpointConfig> CheckpointConfig::parse(const Json& json, std::string_v
 
   reader.only("model_type", "\"glm_moe_dsa\"");
   if (json.find("model_type") == nullptr) {
-    reader.fail(error(ErrorKind::bad_input, "{}: model_type: wanted \"glm_moe_dsa\", got none", what));
+    reader.fail(
+        error(ErrorKind::bad_input, "{}: model_type: wanted \"glm_moe_dsa\", got none", what));
   }
   config.hidden = reader.integer("hidden_size", 1, width_max);
   config.layers = reader.integer("num_hidden_layers", 1, 1000);
@@ -209,8 +211,8 @@ Result<CheckpointConfig> CheckpointConfig::parse(const Json& json, std::string_v
   config.qk_rope_head_dim = reader.integer("qk_rope_head_dim", 2, 65536);
   config.v_head_dim = reader.integer("v_head_dim", 1, 65536);
   if (config.qk_rope_head_dim % 2 != 0) {
-    reader.fail(error(ErrorKind::bad_input, "{}: qk_rope_head_dim: wanted an even number, got {}", what,
-                      config.qk_rope_head_dim));
+    reader.fail(error(ErrorKind::bad_input, "{}: qk_rope_head_dim: wanted an even number, got {}",
+                      what, config.qk_rope_head_dim));
   }
 
   config.intermediate = reader.integer("intermediate_size", 1, width_max);
@@ -224,22 +226,24 @@ Result<CheckpointConfig> CheckpointConfig::parse(const Json& json, std::string_v
   config.routed_scaling_factor =
       static_cast<float>(reader.real_or("routed_scaling_factor", 1, 1e-6, 1e6));
   if (config.routed_experts % config.expert_groups != 0) {
-    reader.fail(error(ErrorKind::bad_input, "{}: n_group: wanted a divisor of {} experts, got {}", what,
-                      config.routed_experts, config.expert_groups));
+    reader.fail(error(ErrorKind::bad_input, "{}: n_group: wanted a divisor of {} experts, got {}",
+                      what, config.routed_experts, config.expert_groups));
   } else if (config.routed_experts / config.expert_groups * config.expert_groups_kept <
              config.experts_per_token) {
-    reader.fail(error(ErrorKind::bad_input,
-                      "{}: topk_group: {} groups of {} experts are fewer than the {} chosen per token",
-                      what, config.expert_groups_kept, config.routed_experts / config.expert_groups,
-                      config.experts_per_token));
+    reader.fail(
+        error(ErrorKind::bad_input,
+              "{}: topk_group: {} groups of {} experts are fewer than the {} chosen per token",
+              what, config.expert_groups_kept, config.routed_experts / config.expert_groups,
+              config.experts_per_token));
   }
 
   config.index_heads = reader.integer("index_n_heads", 1, 4096);
   config.index_head_dim = reader.integer("index_head_dim", 1, 65536);
   config.index_topk = reader.integer("index_topk", 1, 1 << 24);
   if (config.index_head_dim < config.qk_rope_head_dim) {
-    reader.fail(error(ErrorKind::bad_input, "{}: index_head_dim: wanted at least qk_rope_head_dim {}, got {}",
-                      what, config.qk_rope_head_dim, config.index_head_dim));
+    reader.fail(error(ErrorKind::bad_input,
+                      "{}: index_head_dim: wanted at least qk_rope_head_dim {}, got {}", what,
+                      config.qk_rope_head_dim, config.index_head_dim));
   }
 
   reader.only("hidden_act", "\"silu\"");

@@ -1,5 +1,5 @@
-// config.json of a `glm_moe_dsa` checkpoint (GLM52 1), read once and validated: whoever holds a CheckpointConfig may trust
-// every number in it. What we cannot run is refused here, by name.
+// config.json of a `glm_moe_dsa` checkpoint (GLM52 1), read once and validated: whoever holds a
+// CheckpointConfig may trust every number in it. What we cannot run is refused here, by name.
 #pragma once
 
 #include <cstdint>

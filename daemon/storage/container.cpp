@@ -93,17 +93,26 @@ std::vector<TensorSpec> tensor_inventory(const CheckpointConfig& config, bool wi
 
 int64_t tensor_bytes(TensorLayout layout, BlockFormat format, int64_t rows, int64_t columns) {
   switch (layout) {
-    case TensorLayout::matrix: return matrix_bytes(format, rows, columns);
-    case TensorLayout::gate_up: return gate_up_bytes(format, rows, columns);
-    case TensorLayout::embedding: return rows * embedding_row_bytes(format, columns);
-    case TensorLayout::vector: return rows * columns * 4;
-    case TensorLayout::expert: return expert_bytes(format, rows, columns);
+    case TensorLayout::matrix:
+      return matrix_bytes(format, rows, columns);
+    case TensorLayout::gate_up:
+      return gate_up_bytes(format, rows, columns);
+    case TensorLayout::embedding:
+      return rows * embedding_row_bytes(format, columns);
+    case TensorLayout::vector:
+      return rows * columns * 4;
+    case TensorLayout::expert:
+      return expert_bytes(format, rows, columns);
   }
   return 0;
 }
 
-std::string_view name_of(TensorLayout layout) { return layout_names[static_cast<int>(layout)]; }
-std::string_view name_of(BlockFormat format) { return format_names[static_cast<int>(format)]; }
+std::string_view name_of(TensorLayout layout) {
+  return layout_names[static_cast<int>(layout)];
+}
+std::string_view name_of(BlockFormat format) {
+  return format_names[static_cast<int>(format)];
+}
 
 std::optional<TensorLayout> layout_of(std::string_view name) {
   const auto found = std::find(std::begin(layout_names), std::end(layout_names), name);
@@ -152,12 +161,12 @@ Result<Tensor> parse_entry(const std::string& what, const TensorSpec& spec, cons
   const std::optional<TensorLayout> layout = layout_of(text("layout"));
   const std::optional<BlockFormat> format = format_of(text("format"));
   if (!layout || *layout != spec.layout) {
-    return error(ErrorKind::bad_input, "{}: layout: wanted {}, got \"{}\"", what, name_of(spec.layout),
-                 text("layout"));
+    return error(ErrorKind::bad_input, "{}: layout: wanted {}, got \"{}\"", what,
+                 name_of(spec.layout), text("layout"));
   }
   if (!format || !format_fits(*layout, *format)) {
-    return error(ErrorKind::bad_input, "{}: format: \"{}\" cannot be used for a {}", what, text("format"),
-                 name_of(*layout));
+    return error(ErrorKind::bad_input, "{}: format: \"{}\" cannot be used for a {}", what,
+                 text("format"), name_of(*layout));
   }
   const Json* rows = json.find("rows");
   const Json* columns = json.find("columns");
@@ -173,7 +182,8 @@ Result<Tensor> parse_entry(const std::string& what, const TensorSpec& spec, cons
     return path.substr(path.rfind('/') + 1) == text("file");
   });
   if (file == files.end()) {
-    return error(ErrorKind::bad_input, "{}: file \"{}\" is not in the container's list", what, text("file"));
+    return error(ErrorKind::bad_input, "{}: file \"{}\" is not in the container's list", what,
+                 text("file"));
   }
   tensor.layout = *layout;
   tensor.format = *format;
@@ -190,10 +200,11 @@ Result<void> check_manifest(const std::string& path, const Json& manifest) {
     return error(ErrorKind::bad_input, "{}: format_version: wanted an integer", path);
   }
   if (version->as_integer() != container_format_version) {
-    return error(ErrorKind::bad_input,
-                 "{}: format version {}: this program reads version {}; convert the checkpoint again with "
-                 "its glmd-convert",
-                 path, version->to_string(), container_format_version);
+    return error(
+        ErrorKind::bad_input,
+        "{}: format version {}: this program reads version {}; convert the checkpoint again with "
+        "its glmd-convert",
+        path, version->to_string(), container_format_version);
   }
   const auto is_ours = [&](std::string_view name, std::span<const int8_t> table) {
     const Json* stored = manifest.find(name);
@@ -207,8 +218,8 @@ Result<void> check_manifest(const std::string& path, const Json& manifest) {
     return true;
   };
   if (!is_ours("nl4_table", nl4_table) || !is_ours("nl5_table", nl5_table)) {
-    return error(ErrorKind::bad_input, "{}: nl4_table or nl5_table is not the one this program computes with",
-                 path);
+    return error(ErrorKind::bad_input,
+                 "{}: nl4_table or nl5_table is not the one this program computes with", path);
   }
   return {};
 }
@@ -226,9 +237,10 @@ Result<Container> Container::open(const std::string& folder) {
   container.folder_ = folder;
   const std::string manifest_path = folder + "/glmd.json";
   if (!path_exists(manifest_path)) {
-    return error(path_exists(folder) ? ErrorKind::bad_input : ErrorKind::not_found,
-                 "{}: no container here: glmd.json is missing{}", folder,
-                 path_exists(folder + "/config.json") ? " (a checkpoint? glmd-convert makes it one)" : "");
+    return error(
+        path_exists(folder) ? ErrorKind::bad_input : ErrorKind::not_found,
+        "{}: no container here: glmd.json is missing{}", folder,
+        path_exists(folder + "/config.json") ? " (a checkpoint? glmd-convert makes it one)" : "");
   }
   container.manifest_ = TRY(read_json_file(manifest_path, manifest_bytes_max));
   const Json& manifest = container.manifest_;
@@ -244,7 +256,8 @@ Result<Container> Container::open(const std::string& folder) {
 
   const Json* eps = manifest.find("latent_norm_eps");
   if (eps == nullptr || !eps->is_number() || !(eps->as_real() >= 0 && eps->as_real() <= 1)) {
-    return error(ErrorKind::bad_input, "{}: latent_norm_eps: wanted a number from 0 to 1", manifest_path);
+    return error(ErrorKind::bad_input, "{}: latent_norm_eps: wanted a number from 0 to 1",
+                 manifest_path);
   }
   container.latent_norm_eps_ = eps->as_real();
   const Json* reference = manifest.find("reference");
@@ -261,7 +274,8 @@ Result<Container> Container::open(const std::string& folder) {
   std::map<std::string, std::string, std::less<>> stored_in;
   for (const Json& name : file_list->items()) {
     if (!name.is_string() || name.as_string().find('/') != std::string::npos) {
-      return error(ErrorKind::bad_input, "{}: files: {} is no file name", manifest_path, name.to_string());
+      return error(ErrorKind::bad_input, "{}: files: {} is no file name", manifest_path,
+                   name.to_string());
     }
     container.files_.push_back(folder + "/" + name.as_string());
     if (!path_exists(container.files_.back())) missing.push_back(name.as_string());
@@ -288,9 +302,8 @@ Result<Container> Container::open(const std::string& folder) {
   std::map<std::string_view, const Json*> entry_of;
   for (const auto& [name, entry] : entries->members()) entry_of[name] = &entry;
   const CheckpointConfig& config = container.checkpoint_;
-  container.has_draft_layer_ =
-      config.draft_layers == 1 &&
-      entry_of.contains(fmt::format("layers.{}.eh_proj", config.layers));
+  container.has_draft_layer_ = config.draft_layers == 1 &&
+                               entry_of.contains(fmt::format("layers.{}.eh_proj", config.layers));
   for (const TensorSpec& spec : tensor_inventory(config, container.has_draft_layer_)) {
     const auto entry = entry_of.find(spec.name);
     const auto found = stored.find(spec.name);
@@ -305,29 +318,32 @@ Result<Container> Container::open(const std::string& folder) {
     tensor.offset = bytes.offset;
     tensor.bytes = tensor_bytes(tensor.layout, tensor.format, tensor.rows, tensor.columns);
     if (bytes.bytes != tensor.bytes || stored_in[spec.name] != container.files_[tensor.file]) {
-      return error(ErrorKind::bad_input, "{}: wanted {} bytes in {}, got {} in {}", what, tensor.bytes,
-                   container.files_[tensor.file], bytes.bytes, stored_in[spec.name]);
+      return error(ErrorKind::bad_input, "{}: wanted {} bytes in {}, got {} in {}", what,
+                   tensor.bytes, container.files_[tensor.file], bytes.bytes, stored_in[spec.name]);
     }
     if (tensor.layout == TensorLayout::expert && tensor.offset % 4096 != 0) {
-      return error(ErrorKind::bad_input, "{}: offset {}: wanted a multiple of 4096", what, tensor.offset);
+      return error(ErrorKind::bad_input, "{}: offset {}: wanted a multiple of 4096", what,
+                   tensor.offset);
     }
     container.tensors_.emplace(spec.name, std::move(tensor));
   }
   if (container.tensors_.size() != stored.size() || container.tensors_.size() != entry_of.size()) {
-    return error(ErrorKind::bad_input, "{}: wanted {} tensors, got {} in the files and {} in glmd.json",
-                 folder, container.tensors_.size(), stored.size(), entry_of.size());
+    return error(ErrorKind::bad_input,
+                 "{}: wanted {} tensors, got {} in the files and {} in glmd.json", folder,
+                 container.tensors_.size(), stored.size(), entry_of.size());
   }
 
   std::string hashes;
   for (const auto& [name, tensor] : container.tensors_) {
     hashes += fmt::format("{} {:016x}\n", name, tensor.hash);
   }
-  container.identity_ =
-      checksum({reinterpret_cast<const uint8_t*>(hashes.data()), hashes.size()});
+  container.identity_ = checksum({reinterpret_cast<const uint8_t*>(hashes.data()), hashes.size()});
   return container;
 }
 
-bool Container::has_tokenizer() const { return path_exists(folder_ + "/tokenizer.json"); }
+bool Container::has_tokenizer() const {
+  return path_exists(folder_ + "/tokenizer.json");
+}
 
 const Tensor* Container::find(std::string_view name) const {
   const auto found = tensors_.find(name);
@@ -339,7 +355,8 @@ Result<void> Container::read(const Tensor& tensor, std::span<uint8_t> target, bo
   const File file = TRY(File::open_read_only(files_[tensor.file]));
   TRY_CONTEXT(file.read_at(tensor.offset, target), fmt::format("tensor {}", tensor.name));
   if (verify && checksum(target) != tensor.hash) {
-    return error(ErrorKind::corrupt, "{}: tensor {}: checksum of {} bytes at {}: wanted {:016x}, got {:016x}",
+    return error(ErrorKind::corrupt,
+                 "{}: tensor {}: checksum of {} bytes at {}: wanted {:016x}, got {:016x}",
                  files_[tensor.file], tensor.name, tensor.bytes, tensor.offset, tensor.hash,
                  checksum(target));
   }

@@ -1,5 +1,6 @@
-// A model folder in our format (DESIGN 6): safetensors files, glmd.json, and the checkpoint's own small files.
-// Everything is untrusted: open() checks sizes, offsets, overlaps, duplicates and shapes before any memory is taken.
+// A model folder in our format (DESIGN 6): safetensors files, glmd.json, and the checkpoint's own
+// small files. Everything is untrusted: open() checks sizes, offsets, overlaps, duplicates and
+// shapes before any memory is taken.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,9 @@ struct Tensor {
   BlockFormat format = BlockFormat::f32;
   int64_t rows = 0, columns = 0;  // logical; gate_up and expert: those of gate
   int32_t file = 0;
-  int64_t offset = 0;             // in the file
+  int64_t offset = 0;  // in the file
   int64_t bytes = 0;
-  uint64_t hash = 0;              // XXH3-64 of the bytes
+  uint64_t hash = 0;  // XXH3-64 of the bytes
 };
 
 // What a container of this checkpoint must hold, in file order: name, layout, logical shape.
@@ -47,7 +48,8 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> tensor_inventory(const CheckpointConfig& config, bool with_draft_layer);
 
-// Bytes of a tensor of that layout, format and logical shape; `hidden` matters to experts only (columns).
+// Bytes of a tensor of that layout, format and logical shape; `hidden` matters to experts only
+// (columns).
 int64_t tensor_bytes(TensorLayout layout, BlockFormat format, int64_t rows, int64_t columns);
 
 std::string_view name_of(TensorLayout layout);
@@ -68,22 +70,25 @@ constexpr int64_t container_format_version = 1;
 //   layers.L.router, layers.L.router_bias      sparse layers
 //   layers.L.shared.{gate_up, down}            all shared experts as one of that total width
 //   layers.L.experts.E                         layout expert
-//   layers.L.{embedding_norm, hidden_norm, eh_proj, head_norm}   draft layer; optional layers.L.{embedding, head}
+//   layers.L.{embedding_norm, hidden_norm, eh_proj, head_norm}   draft layer; optional
+//   layers.L.{embedding, head}
 class Container {
  public:
   static Result<Container> open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
-  const Json& config() const { return config_; }               // config.json
-  const Json& manifest() const { return manifest_; }           // glmd.json
+  const Json& config() const { return config_; }      // config.json
+  const Json& manifest() const { return manifest_; }  // glmd.json
   uint64_t identity() const { return identity_; }
-  bool is_reference() const { return is_reference_; }          // both policies exact (DECISIONS 6)
+  bool is_reference() const { return is_reference_; }  // both policies exact (DECISIONS 6)
   double latent_norm_eps() const { return latent_norm_eps_; }
   const CheckpointConfig& checkpoint() const { return checkpoint_; }
   bool has_draft_layer() const { return has_draft_layer_; }
   bool has_tokenizer() const;
 
-  const std::vector<std::string>& files() const { return files_; }  // full paths; Tensor::file indexes
+  const std::vector<std::string>& files() const {
+    return files_;
+  }  // full paths; Tensor::file indexes
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* find(std::string_view name) const;
 

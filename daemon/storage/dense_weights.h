@@ -1,4 +1,5 @@
-// All tensors but the routed experts, in one mapping, checked against their hashes. Thread: any, after load.
+// All tensors but the routed experts, in one mapping, checked against their hashes. Thread: any,
+// after load.
 #pragma once
 
 #include <map>

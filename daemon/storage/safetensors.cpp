@@ -19,9 +19,11 @@ struct TypeName {
   int64_t bytes;
 };
 constexpr TypeName type_names[] = {
-    {StoredType::f32, "F32", 4},         {StoredType::f16, "F16", 2}, {StoredType::bf16, "BF16", 2},
-    {StoredType::f8_e4m3, "F8_E4M3", 1}, {StoredType::u8, "U8", 1},   {StoredType::i8, "I8", 1},
-    {StoredType::i32, "I32", 4},         {StoredType::i64, "I64", 8}, {StoredType::boolean, "BOOL", 1},
+    {StoredType::f32, "F32", 4},      {StoredType::f16, "F16", 2},
+    {StoredType::bf16, "BF16", 2},    {StoredType::f8_e4m3, "F8_E4M3", 1},
+    {StoredType::u8, "U8", 1},        {StoredType::i8, "I8", 1},
+    {StoredType::i32, "I32", 4},      {StoredType::i64, "I64", 8},
+    {StoredType::boolean, "BOOL", 1},
 };
 
 std::optional<StoredType> type_of(const Json* json) {
@@ -68,23 +70,28 @@ Result<StoredTensor> parse_tensor(const std::string& what, const std::string& na
   }
   const int64_t begin = offsets->items()[0].as_integer(), end = offsets->items()[1].as_integer();
   if (begin > end || end > data_bytes) {
-    return error(ErrorKind::bad_input,
-                 "{}: data_offsets [{}, {}]: wanted inside the file's {} data bytes (is it cut short?)",
-                 what, begin, end, data_bytes);
+    return error(
+        ErrorKind::bad_input,
+        "{}: data_offsets [{}, {}]: wanted inside the file's {} data bytes (is it cut short?)",
+        what, begin, end, data_bytes);
   }
   tensor.bytes = elements * bytes_of(tensor.type);
   tensor.offset = data_offset + begin;
   if (end - begin != tensor.bytes) {
-    return error(ErrorKind::bad_input, "{}: shape {} of {} needs {} bytes, data_offsets give {}", what,
-                 shape->to_string(), name_of(tensor.type), tensor.bytes, end - begin);
+    return error(ErrorKind::bad_input, "{}: shape {} of {} needs {} bytes, data_offsets give {}",
+                 what, shape->to_string(), name_of(tensor.type), tensor.bytes, end - begin);
   }
   return tensor;
 }
 
 }  // namespace
 
-int64_t bytes_of(StoredType type) { return type_names[static_cast<int>(type)].bytes; }
-std::string_view name_of(StoredType type) { return type_names[static_cast<int>(type)].name; }
+int64_t bytes_of(StoredType type) {
+  return type_names[static_cast<int>(type)].bytes;
+}
+std::string_view name_of(StoredType type) {
+  return type_names[static_cast<int>(type)].name;
+}
 
 Result<std::vector<StoredTensor>> read_safetensors_header(const File& file) {
   const int64_t file_bytes = TRY(file.size_bytes());

@@ -1,5 +1,6 @@
-// The safetensors container format: 8 bytes of header length, a JSON header, data. Untrusted: sizes, offsets, overlaps
-// and duplicates are checked before anything is read. Spec: github.com/huggingface/safetensors, "Format".
+// The safetensors container format: 8 bytes of header length, a JSON header, data. Untrusted:
+// sizes, offsets, overlaps and duplicates are checked before anything is read. Spec:
+// github.com/huggingface/safetensors, "Format".
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct StoredTensor {
 // The tensors of one file, in order of offset.
 Result<std::vector<StoredTensor>> read_safetensors_header(const File& file);
 
-// A header for tensors laid one after the other in this order, padded so that the data begins at a multiple of
-// 4096. Fills in the offsets.
+// A header for tensors laid one after the other in this order, padded so that the data begins at a
+// multiple of 4096. Fills in the offsets.
 std::string make_safetensors_header(std::vector<StoredTensor>& tensors);
 
 }  // namespace glmd

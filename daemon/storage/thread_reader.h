@@ -1,4 +1,5 @@
-// A BlockReader of blocking reads on a few threads: works on every file system; direct where it can be.
+// A BlockReader of blocking reads on a few threads: works on every file system; direct where it can
+// be.
 #pragma once
 
 #include <condition_variable>

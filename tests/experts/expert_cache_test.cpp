@@ -22,7 +22,8 @@ std::vector<uint8_t> content_of(int32_t expert) {
 // Delivers in any order, and fails or flips a bit as the seed says.
 class FaultyReader : public BlockReader {
  public:
-  explicit FaultyReader(uint32_t seed, double fault_share) : random_(seed), fault_share_(fault_share) {}
+  explicit FaultyReader(uint32_t seed, double fault_share)
+      : random_(seed), fault_share_(fault_share) {}
 
   void submit(const ReadRequest& request) override { waiting_.push_back(request); }
   int64_t outstanding() const override { return static_cast<int64_t>(waiting_.size()); }
@@ -30,15 +31,17 @@ class FaultyReader : public BlockReader {
     const size_t index = random_() % waiting_.size();
     const ReadRequest request = waiting_[index];
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
-    const std::vector<uint8_t> bytes = content_of(static_cast<int32_t>(request.offset / expert_size));
+    const std::vector<uint8_t> bytes =
+        content_of(static_cast<int32_t>(request.offset / expert_size));
     std::copy(bytes.begin(), bytes.end(), request.target);
     if (share() >= fault_share_) return {request.tag, Result<void>()};
     if (share() < 0.5) {
       request.target[random_() % expert_size] ^= 1;
       return {request.tag, Result<void>()};
     }
-    return {request.tag, error(ErrorKind::io, "experts.safetensors: read at {}: wanted {} bytes, got 7",
-                               request.offset, request.bytes)};
+    return {request.tag,
+            error(ErrorKind::io, "experts.safetensors: read at {}: wanted {} bytes, got 7",
+                  request.offset, request.bytes)};
   }
 
  private:
@@ -70,7 +73,8 @@ TEST(ExpertCache, an_arena_below_two_slots_is_refused_with_both_numbers) {
 
 TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
   FaultyReader reader(2, 0);
-  ExpertCache cache = ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
+  ExpertCache cache =
+      ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
   cache.begin_step(1);
   cache.want(0, 1);
   ASSERT_TRUE(cache.start_load(0));
@@ -86,7 +90,8 @@ TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
 
 TEST(ExpertCache, a_full_cache_of_pins_starts_no_load) {
   FaultyReader reader(3, 0);
-  ExpertCache cache = ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
+  ExpertCache cache =
+      ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
   cache.begin_step(1);
   ASSERT_TRUE(cache.start_load(0));
   ASSERT_TRUE(cache.start_load(1));
@@ -97,7 +102,8 @@ TEST(ExpertCache, a_full_cache_of_pins_starts_no_load) {
 
 TEST(ExpertCache, experts_of_the_running_step_are_the_last_victims) {
   FaultyReader reader(4, 0);
-  ExpertCache cache = ExpertCache::create(extents(8), 3 * expert_size, reader, Verify::always).value();
+  ExpertCache cache =
+      ExpertCache::create(extents(8), 3 * expert_size, reader, Verify::always).value();
   cache.begin_step(1);
   for (int32_t expert : {0, 1, 2}) {
     cache.want(expert, 100);  // hot

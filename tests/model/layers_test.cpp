@@ -51,7 +51,8 @@ TEST(SparseIndexer, a_score_that_is_no_number_ranks_last) {
 }
 
 TEST(Rotary, our_sine_and_cosine_are_those_of_libm_up_to_a_million) {
-  for (double angle : {0.0, 1e-9, 0.5, 0.785398, 1.5707963, 3.1415926, 100.25, 1048575.0, 999999.9}) {
+  for (double angle :
+       {0.0, 1e-9, 0.5, 0.785398, 1.5707963, 3.1415926, 100.25, 1048575.0, 999999.9}) {
     EXPECT_NEAR(sine_cosine(angle).sine, std::sin(angle), 1e-14) << angle;
     EXPECT_NEAR(sine_cosine(angle).cosine, std::cos(angle), 1e-14) << angle;
   }

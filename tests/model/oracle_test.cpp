@@ -16,10 +16,11 @@ int32_t argmax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// Rows of the draft oracle whose index selection is decided between scores that are exactly 0 (every head's relu
-// shut): neither "lower position first" nor "higher first" gives what it chose, torch.topk promises no order.
-const std::map<std::string, std::set<int64_t>> draft_rows_with_ties = {{"base/1", {45, 75}},
-                                                                       {"long/0", {713, 915, 1021}}};
+// Rows of the draft oracle whose index selection is decided between scores that are exactly 0
+// (every head's relu shut): neither "lower position first" nor "higher first" gives what it chose,
+// torch.topk promises no order.
+const std::map<std::string, std::set<int64_t>> draft_rows_with_ties = {
+    {"base/1", {45, 75}}, {"long/0", {713, 915, 1021}}};
 
 class Oracle : public testing::TestWithParam<std::string> {};
 
@@ -63,8 +64,9 @@ TEST_P(Oracle, logits_top1_greedy_and_draft_agree_with_the_reference) {
     const auto count = static_cast<int64_t>(one.greedy.size());
     const std::unique_ptr<Model> model =
         open_for(container, options, static_cast<int64_t>(one.ids.size()) + count);
-    EXPECT_EQ(greedy(*model, one.ids, 4096, {.count = count, .is_allowed = {}, .is_stop = {}}).value(),
-              one.greedy);
+    EXPECT_EQ(
+        greedy(*model, one.ids, 4096, {.count = count, .is_allowed = {}, .is_stop = {}}).value(),
+        one.greedy);
   }
 }
 

@@ -1,4 +1,5 @@
-// The reference models of tests/golden/oracle: checkpoint, prompts, and the logits that the reference computes.
+// The reference models of tests/golden/oracle: checkpoint, prompts, and the logits that the
+// reference computes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ inline std::string oracle_folder(const std::string& name) {
 
 struct ReferenceCase {
   std::vector<int32_t> ids, greedy, near_ties;
-  std::vector<float> logits, draft_logits;  // [positions][vocabulary]; draft: one row fewer, or none
+  std::vector<float> logits,
+      draft_logits;  // [positions][vocabulary]; draft: one row fewer, or none
 };
 
 struct ReferenceModel {
@@ -87,16 +89,16 @@ struct RunOptions {
 inline std::unique_ptr<Model> open_for(const Container& container, const RunOptions& options,
                                        int64_t tokens) {
   const ModelSizes sizes = model_sizes(container, true).value();
-  return open_model(container,
-                    {.threads = options.threads,
-                     .kernels = find_kernels(options.kernels),
-                     .context_tokens = tokens,
-                     .sessions = 1,
-                     .arena_bytes = options.has_small_arena ? sizes.arena_bytes_min
-                                                            : sizes.experts_bytes,
-                     .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
-                     .rows_max = options.step_rows,
-                     .with_draft = true})
+  return open_model(
+             container,
+             {.threads = options.threads,
+              .kernels = find_kernels(options.kernels),
+              .context_tokens = tokens,
+              .sessions = 1,
+              .arena_bytes = options.has_small_arena ? sizes.arena_bytes_min : sizes.experts_bytes,
+              .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
+              .rows_max = options.step_rows,
+              .with_draft = true})
       .value();
 }
 

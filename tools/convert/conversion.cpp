@@ -181,16 +181,16 @@ Result<Job> Conversion::make_job(const TensorSpec& spec, std::set<std::string>& 
 Result<void> Conversion::check_unused(const std::set<std::string>& used) const {
   std::vector<std::string> unknown;
   for (const std::string& name : source_.names()) {
-    const bool is_ignored =
-        std::any_of(options_.ignored.begin(), options_.ignored.end(), [&](const std::string& glob) {
-          return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0;
-        });
+    const bool is_ignored = std::any_of(
+        options_.ignored.begin(), options_.ignored.end(),
+        [&](const std::string& glob) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; });
     if (!used.contains(name) && !is_ignored) unknown.push_back(name);
   }
   if (unknown.empty()) return {};
   constexpr size_t shown = 5;
   std::string list;
-  for (size_t i = 0; i < std::min(shown, unknown.size()); ++i) list += (i == 0 ? "" : ", ") + unknown[i];
+  for (size_t i = 0; i < std::min(shown, unknown.size()); ++i)
+    list += (i == 0 ? "" : ", ") + unknown[i];
   if (unknown.size() > shown) list += ", ...";
   return error(ErrorKind::bad_input,
                "{}: {} tensors are not of this model: {} (--ignore PATTERN leaves them out)",
@@ -246,21 +246,24 @@ Result<void> Conversion::check_space() const {
     return error(ErrorKind::io, "{}: wanted {} bytes of free space, got {}", partial(),
                  needed + (16 << 20), free_bytes);
   }
-  say(fmt::format("{} files, {:.2f} GB to write", outputs_.size(), static_cast<double>(needed) / 1e9));
+  say(fmt::format("{} files, {:.2f} GB to write", outputs_.size(),
+                  static_cast<double>(needed) / 1e9));
   return {};
 }
 
 // What a half-done target was made from and for.
 std::string Conversion::stamp() const {
-  std::string text = fmt::format("format {} experts {} dense {} draft {}\n", container_format_version,
-                                 name_of(options_.experts), name_of(options_.dense), with_draft_);
+  std::string text =
+      fmt::format("format {} experts {} dense {} draft {}\n", container_format_version,
+                  name_of(options_.experts), name_of(options_.dense), with_draft_);
   for (const std::string& shard : source_.shard_stamps()) text += shard + "\n";
   return text;
 }
 
 Result<void> Conversion::begin_or_resume() {
   if (path_exists(options_.target)) {
-    return error(ErrorKind::usage, "{}: already exists; remove it to convert again", options_.target);
+    return error(ErrorKind::usage, "{}: already exists; remove it to convert again",
+                 options_.target);
   }
   if (::mkdir(partial().c_str(), 0755) != 0 && errno != EEXIST) {
     return error(ErrorKind::io, "{}: create: {}", partial(), std::strerror(errno));
@@ -283,8 +286,8 @@ Result<void> Conversion::begin_or_resume() {
 Result<void> Conversion::encode_matrix_job(const Job& job, std::span<uint8_t> out) const {
   const TensorSpec& spec = job.spec;
   const bool is_vector = spec.layout == TensorLayout::vector;
-  const std::vector<int64_t> shape =
-      is_vector ? std::vector<int64_t>{spec.columns} : std::vector<int64_t>{spec.rows, spec.columns};
+  const std::vector<int64_t> shape = is_vector ? std::vector<int64_t>{spec.columns}
+                                               : std::vector<int64_t>{spec.rows, spec.columns};
   if (is_quantised(job.format) && spec.layout == TensorLayout::matrix) {
     std::vector<float> values(static_cast<size_t>(spec.rows * spec.columns));
     TRY(source_.read_rows(job.sources[0], shape, 0, spec.rows, values.data()));
@@ -304,8 +307,8 @@ Result<void> Conversion::encode_matrix_job(const Job& job, std::span<uint8_t> ou
   return {};
 }
 
-// kv_b holds, per head, qk_nope rows of K and v rows of V over the latent. V stays as it is; K is turned, so
-// that queries can be moved into the latent space by rows.
+// kv_b holds, per head, qk_nope rows of K and v rows of V over the latent. V stays as it is; K is
+// turned, so that queries can be moved into the latent space by rows.
 Result<void> Conversion::encode_head_part(const Job& job, std::span<uint8_t> out) const {
   const CheckpointConfig& config = source_.config();
   const int64_t nope = config.qk_nope_head_dim, v = config.v_head_dim;
@@ -377,7 +380,8 @@ Result<void> Conversion::write_file(const OutputFile& output) {
   const std::string entries_path = path + ".json";
   if (path_exists(path) && path_exists(entries_path)) {  // done before an interruption
     const Json entries = TRY(read_json_file(entries_path, 1 << 28));
-    for (const auto& [name, entry] : entries.members()) entries_.members().emplace_back(name, entry);
+    for (const auto& [name, entry] : entries.members())
+      entries_.members().emplace_back(name, entry);
     return {};
   }
   std::vector<StoredTensor> tensors;
@@ -456,17 +460,18 @@ Result<void> Conversion::finish() {
   }
   Json origin = Json::object();
   origin.set("shards", Json::integer(static_cast<int64_t>(source_.shard_stamps().size())));
-  origin.set("shards_hash",
-             Json::string(fmt::format("{:016x}", checksum({reinterpret_cast<const uint8_t*>(stamps.data()),
-                                                           stamps.size()}))));
+  origin.set(
+      "shards_hash",
+      Json::string(fmt::format(
+          "{:016x}", checksum({reinterpret_cast<const uint8_t*>(stamps.data()), stamps.size()}))));
   Json files = Json::array();
   for (const OutputFile& output : outputs_) files.items().push_back(Json::string(output.name));
   Json manifest = Json::object();
   manifest.set("format_version", Json::integer(container_format_version));
   manifest.set("family", Json::string("glm_moe_dsa"));
   manifest.set("policy", std::move(policy));
-  manifest.set("reference", Json::boolean(options_.experts == Policy::exact &&
-                                          options_.dense == Policy::exact));
+  manifest.set("reference",
+               Json::boolean(options_.experts == Policy::exact && options_.dense == Policy::exact));
   manifest.set("latent_norm_eps", Json::real(options_.latent_norm_eps));
   manifest.set("source", std::move(origin));
   manifest.set("nl4_table", table_json(nl4_table));
@@ -480,7 +485,8 @@ Result<void> Conversion::finish() {
   }
   ::unlink((partial() + "/source.stamp").c_str());
   if (::rename(partial().c_str(), options_.target.c_str()) != 0) {
-    return error(ErrorKind::io, "{}: rename to {}: {}", partial(), options_.target, std::strerror(errno));
+    return error(ErrorKind::io, "{}: rename to {}: {}", partial(), options_.target,
+                 std::strerror(errno));
   }
   return {};
 }

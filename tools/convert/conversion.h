@@ -1,6 +1,6 @@
-// A checkpoint becomes a container: which source tensors make each of ours, in which format, file by file. Memory is
-// bounded by the largest single tensor. Interrupted conversions go on where they were; the target appears whole or
-// not at all.
+// A checkpoint becomes a container: which source tensors make each of ours, in which format, file
+// by file. Memory is bounded by the largest single tensor. Interrupted conversions go on where they
+// were; the target appears whole or not at all.
 #pragma once
 
 #include <functional>

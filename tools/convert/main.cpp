@@ -21,10 +21,8 @@ int main(int argc, char** argv) {
   app.add_option("target", options.target, "container folder to make")->required();
   const std::map<std::string, Policy> experts = {
       {"nl4", Policy::nl4}, {"q8", Policy::q8}, {"exact", Policy::exact}};
-  const std::map<std::string, Policy> dense = {{"nl5", Policy::nl5},
-                                               {"nl4", Policy::nl4},
-                                               {"q8", Policy::q8},
-                                               {"exact", Policy::exact}};
+  const std::map<std::string, Policy> dense = {
+      {"nl5", Policy::nl5}, {"nl4", Policy::nl4}, {"q8", Policy::q8}, {"exact", Policy::exact}};
   app.add_option("--experts", options.experts, "routed experts: nl4 (default), q8 or exact")
       ->transform(CLI::CheckedTransformer(experts));
   app.add_option("--dense", options.dense, "everything else: nl5 (default), nl4, q8 or exact")

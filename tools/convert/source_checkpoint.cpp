@@ -28,13 +28,20 @@ float value_at(StoredType type, const uint8_t* bytes, int64_t i) {
   uint16_t half;
   float value;
   switch (type) {
-    case StoredType::f32: std::memcpy(&value, bytes + 4 * i, 4); return value;
-    case StoredType::f16: std::memcpy(&half, bytes + 2 * i, 2); return f16_to_f32(half);
-    case StoredType::bf16: std::memcpy(&half, bytes + 2 * i, 2); return bf16_to_f32(half);
+    case StoredType::f32:
+      std::memcpy(&value, bytes + 4 * i, 4);
+      return value;
+    case StoredType::f16:
+      std::memcpy(&half, bytes + 2 * i, 2);
+      return f16_to_f32(half);
+    case StoredType::bf16:
+      std::memcpy(&half, bytes + 2 * i, 2);
+      return bf16_to_f32(half);
     default: {
       static const std::vector<float> table = [] {
         std::vector<float> values;
-        for (int byte = 0; byte < 256; ++byte) values.push_back(e4m3_to_f32(static_cast<uint8_t>(byte)));
+        for (int byte = 0; byte < 256; ++byte)
+          values.push_back(e4m3_to_f32(static_cast<uint8_t>(byte)));
         return values;
       }();
       return table[bytes[i]];
@@ -55,8 +62,8 @@ Result<std::vector<std::string>> shard_names(const std::string& folder,
     }
     for (const auto& [tensor, shard] : map->members()) {
       if (!shard.is_string() || shard.as_string().find('/') != std::string::npos) {
-        return error(ErrorKind::bad_input, "{}: weight_map: {}: {} is no file name", index_path, tensor,
-                     shard.to_string());
+        return error(ErrorKind::bad_input, "{}: weight_map: {}: {} is no file name", index_path,
+                     tensor, shard.to_string());
       }
       weight_map[tensor] = shard.as_string();
       names.insert(shard.as_string());
@@ -105,16 +112,16 @@ Result<SourceCheckpoint> SourceCheckpoint::open(const std::string& folder) {
       const auto [place, is_new] =
           source.tensors_.emplace(tensor.name, Place{source.shards_.size(), tensor});
       if (!is_new) {
-        return error(ErrorKind::bad_input, "{}: tensor {} stands in {} too", file.path(), tensor.name,
-                     source.shards_[place->second.shard].path());
+        return error(ErrorKind::bad_input, "{}: tensor {} stands in {} too", file.path(),
+                     tensor.name, source.shards_[place->second.shard].path());
       }
     }
     source.shards_.push_back(std::move(file));
   }
   for (const auto& [tensor, shard] : weight_map) {
     if (source.find(tensor) == nullptr) {
-      return error(ErrorKind::bad_input, "{}: tensor {} is missing from {}, where the index has it", folder,
-                   tensor, shard);
+      return error(ErrorKind::bad_input, "{}: tensor {} is missing from {}, where the index has it",
+                   folder, tensor, shard);
     }
   }
   return source;
@@ -138,13 +145,14 @@ Result<void> SourceCheckpoint::read_rows(std::string_view name, std::vector<int6
   const StoredTensor& tensor = found->second.tensor;
   const File& shard = shards_[found->second.shard];
   if (tensor.shape != shape) {
-    return error(ErrorKind::bad_input, "{}: tensor {}: shape: config.json wants [{}], got [{}]", shard.path(),
-                 name, fmt::join(shape, ", "), fmt::join(tensor.shape, ", "));
+    return error(ErrorKind::bad_input, "{}: tensor {}: shape: config.json wants [{}], got [{}]",
+                 shard.path(), name, fmt::join(shape, ", "), fmt::join(tensor.shape, ", "));
   }
   if (tensor.type != StoredType::f32 && tensor.type != StoredType::f16 &&
       tensor.type != StoredType::bf16 && tensor.type != StoredType::f8_e4m3) {
-    return error(ErrorKind::bad_input, "{}: tensor {}: dtype: wanted BF16, F16, F32 or F8_E4M3, got {}",
-                 shard.path(), name, name_of(tensor.type));
+    return error(ErrorKind::bad_input,
+                 "{}: tensor {}: dtype: wanted BF16, F16, F32 or F8_E4M3, got {}", shard.path(),
+                 name, name_of(tensor.type));
   }
   const int64_t columns = shape.back();
   const int64_t row_bytes = columns * bytes_of(tensor.type);
@@ -159,8 +167,8 @@ Result<void> SourceCheckpoint::read_rows(std::string_view name, std::vector<int6
   }
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(values[i])) {
-      return error(ErrorKind::bad_input, "{}: tensor {}: value [{}, {}] is not finite", shard.path(), name,
-                   begin + i / columns, i % columns);
+      return error(ErrorKind::bad_input, "{}: tensor {}: value [{}, {}] is not finite",
+                   shard.path(), name, begin + i / columns, i % columns);
     }
   }
   return {};
@@ -174,7 +182,8 @@ Result<void> SourceCheckpoint::scale_fp8(std::string_view name, int64_t rows, in
   const int64_t scale_rows = (rows + block_rows - 1) / block_rows;
   const int64_t scale_columns = (columns + block_columns - 1) / block_columns;
   if (found == tensors_.end()) {
-    return error(ErrorKind::bad_input, "{}: tensor {} is missing: {} is F8_E4M3", folder_, scale_name, name);
+    return error(ErrorKind::bad_input, "{}: tensor {} is missing: {} is F8_E4M3", folder_,
+                 scale_name, name);
   }
   const Place& place = found->second;
   if (place.tensor.type != StoredType::f32 ||
@@ -184,9 +193,8 @@ Result<void> SourceCheckpoint::scale_fp8(std::string_view name, int64_t rows, in
                  name_of(place.tensor.type), fmt::join(place.tensor.shape, ", "));
   }
   std::vector<float> scales(static_cast<size_t>(scale_rows * scale_columns));
-  TRY(shards_[place.shard].read_at(
-      place.tensor.offset,
-      {reinterpret_cast<uint8_t*>(scales.data()), scales.size() * sizeof(float)}));
+  TRY(shards_[place.shard].read_at(place.tensor.offset, {reinterpret_cast<uint8_t*>(scales.data()),
+                                                         scales.size() * sizeof(float)}));
   for (const float scale : scales) {
     if (!std::isfinite(scale)) {
       return error(ErrorKind::bad_input, "{}: tensor {}: a scale is not finite",

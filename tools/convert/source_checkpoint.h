@@ -1,5 +1,6 @@
-// A Hugging Face checkpoint folder as values: every tensor by name, rows read as float32 wherever and however they
-// are stored. FP8 (e4m3fn) is one float32 product with its block's scale (GLM52 8). Thread: any.
+// A Hugging Face checkpoint folder as values: every tensor by name, rows read as float32 wherever
+// and however they are stored. FP8 (e4m3fn) is one float32 product with its block's scale (GLM52
+// 8). Thread: any.
 #pragma once
 
 #include <map>
@@ -27,8 +28,9 @@ class SourceCheckpoint {
   const StoredTensor* find(std::string_view name) const;
   std::vector<std::string> names() const;
 
-  // Rows [begin, end) of a tensor whose leading dimensions count as rows. `shape` is what the caller takes it for.
-  // Fails where the shape differs, a value is not finite, or a scale is missing or not finite.
+  // Rows [begin, end) of a tensor whose leading dimensions count as rows. `shape` is what the
+  // caller takes it for. Fails where the shape differs, a value is not finite, or a scale is
+  // missing or not finite.
   Result<void> read_rows(std::string_view name, std::vector<int64_t> shape, int64_t begin,
                          int64_t end, float* values) const;
 

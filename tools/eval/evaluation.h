@@ -1,5 +1,6 @@
-// What glmd-eval measures: logits, greedy continuations, perplexity and answered questions, on any container.
-// Teacher-forced and greedy runs feed `step_rows` tokens a pass; results do not depend on it.
+// What glmd-eval measures: logits, greedy continuations, perplexity and answered questions, on any
+// container. Teacher-forced and greedy runs feed `step_rows` tokens a pass; results do not depend
+// on it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ using RowSink = std::function<Result<void>(std::span<const float> row)>;
 Result<void> forced_logits(Model& model, std::span<const int32_t> ids, int64_t step_rows,
                            const RowSink& sink, const RowSink* draft_sink);
 
-// The `count` ids that follow under argmax. Ids for which `is_allowed` is false are passed over; the run ends early at
-// an id for which `is_stop` is true (that id is the last).
+// The `count` ids that follow under argmax. Ids for which `is_allowed` is false are passed over;
+// the run ends early at an id for which `is_stop` is true (that id is the last).
 struct GreedyRule {
   int64_t count = 0;
   std::function<bool(int32_t)> is_allowed;
@@ -28,8 +29,8 @@ struct GreedyRule {
 Result<std::vector<int32_t>> greedy(Model& model, std::span<const int32_t> ids, int64_t step_rows,
                                     const GreedyRule& rule);
 
-// exp of the mean negative log likelihood of ids in windows: each of `window` scored ids after up to `context` ids
-// of its past, with `prefix` in front (DECISIONS 20).
+// exp of the mean negative log likelihood of ids in windows: each of `window` scored ids after up
+// to `context` ids of its past, with `prefix` in front (DECISIONS 20).
 struct Perplexity {
   double value = 0;
   int64_t scored_tokens = 0;

@@ -181,7 +181,8 @@ Result<void> run_questions(const Options& options) {
   const auto count = static_cast<int64_t>(questions.size());
   summary.set("questions", Json::integer(count));
   summary.set("exact", Json::integer(exact));
-  summary.set("share", Json::real(count == 0 ? 0 : static_cast<double>(exact) / static_cast<double>(count)));
+  summary.set("share",
+              Json::real(count == 0 ? 0 : static_cast<double>(exact) / static_cast<double>(count)));
   summary.set("failed", std::move(failed));
   std::printf("%s\n", summary.to_string().c_str());
   return {};

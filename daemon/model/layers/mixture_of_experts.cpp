@@ -71,8 +71,8 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   float* shared = grown(workspace.update, row_count * hidden);
   const FeedForwardWeights& mlp = weights.feed_forward;
   run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
-                   workspace.normed_rows.for_format(compute, mlp.gate_up.format),
-                   workspace.experts, shared, hidden);
+                   workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
+                   shared, hidden);
 
   compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {

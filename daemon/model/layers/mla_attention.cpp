@@ -73,8 +73,8 @@ void attend_rows(const Compute& compute, const CheckpointConfig& config, int64_t
           .latent = latent,
           .rope = rope,
           .cache = {workspace.blocks[thread].data(), layout.key_width, layout.element_bytes == 4},
-          .positions = selected == 0 ? nullptr
-                                     : workspace.selected.data() + row * config.index_topk,
+          .positions =
+              selected == 0 ? nullptr : workspace.selected.data() + row * config.index_topk,
           .key_count = selected == 0 ? rows[row].position + 1 : selected,
           .scale = scale};
       compute.kernels.attend(input, latents + row * heads * latent, head, head_end);

@@ -1,5 +1,5 @@
-// Which experts a token goes to and with what weight (GLM52 3.6): sigmoid scores, a bias that only steers
-// selection, groups of experts of which the best are kept.
+// Which experts a token goes to and with what weight (GLM52 3.6): sigmoid scores, a bias that only
+// steers selection, groups of experts of which the best are kept.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct Choice {
   float weight;
 };
 
-// `scores` are after the sigmoid. Fills `choices` (rule.chosen of them) in descending score + bias, ties by
-// lower id: the order in which expert outputs are added.
+// `scores` are after the sigmoid. Fills `choices` (rule.chosen of them) in descending score + bias,
+// ties by lower id: the order in which expert outputs are added.
 void select_experts(const RouterRule& rule, std::span<const float> scores,
                     std::span<const float> bias, std::span<Choice> choices);
 

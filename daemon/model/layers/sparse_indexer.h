@@ -1,5 +1,5 @@
-// The sparse indexer (GLM52 3.5): writes index keys, and beyond index_topk visible tokens picks the positions that
-// attention may see. Thread: compute.
+// The sparse indexer (GLM52 3.5): writes index keys, and beyond index_topk visible tokens picks the
+// positions that attention may see. Thread: compute.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace glmd {
 
-// The `count` highest of `scores`, ties by lower position, as ascending positions. NaN ranks lowest.
+// The `count` highest of `scores`, ties by lower position, as ascending positions. NaN ranks
+// lowest.
 void select_positions(std::span<const float> scores, int64_t count, std::vector<int32_t>& scratch,
                       int32_t* positions);
 
