@@ -1,5 +1,6 @@
-// What a checkpoint's config.json says, checked: every number is in a range in which products of two of them fit
-// int64, every list has its length, and what we cannot run is refused here with its name and value.
+// What a checkpoint's config.json says, checked: every number is in a range in which products of
+// two of them fit int64, every list has its length, and what we cannot run is refused here with its
+// name and value.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,9 @@ struct CheckpointConfig {
   int64_t index_head_dim = 0;  // at least qk_rope_head_dim
   int64_t index_topk = 0;
 
-  std::vector<bool> is_sparse;     // [layers + draft_layers]: has experts; the draft layer always
-  std::vector<bool> indexer_full;  // [layers + draft_layers]: owns an indexer; the draft layer always
+  std::vector<bool> is_sparse;  // [layers + draft_layers]: has experts; the draft layer always
+  std::vector<bool>
+      indexer_full;  // [layers + draft_layers]: owns an indexer; the draft layer always
 
   std::vector<int32_t> stop_tokens;  // eos_token_id, ascending, each once
 

@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/block_formats.h"
 #include "platform/json.h"
 #include "platform/result.h"
+#include "storage/checkpoint_config.h"
 
 namespace glmd {
 
@@ -47,10 +50,15 @@ struct Tensor {
 //   layers.L.{embedding_norm, hidden_norm, eh_proj, head_norm}   draft layer; optional layers.L.{embedding, head}
 class Container {
  public:
+  static constexpr int64_t format_version = 1;
+
   static Result<Container> open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   const Json& config() const { return config_; }               // config.json
+  // config.json checked, with the stop tokens of generation_config.json; draft_layers is 0 where the container
+  // has no draft layer, whatever config.json says.
+  const CheckpointConfig& checkpoint() const { return checkpoint_; }
   const Json& manifest() const { return manifest_; }           // glmd.json
   uint64_t identity() const { return identity_; }
   bool is_reference() const { return is_reference_; }          // both policies exact (DECISIONS 6)
@@ -63,12 +71,13 @@ class Container {
 
   // Reads one tensor's bytes and checks its hash.
   Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true) const;
-  // Every checksum and every missing or short file, all at once; empty: sound.
-  std::vector<std::string> verify() const;
+  // Every checksum and every missing or short file of a folder, all at once; empty: sound.
+  static std::vector<std::string> verify(const std::string& folder);
 
  private:
   std::string folder_;
   Json config_, manifest_;
+  CheckpointConfig checkpoint_;
   uint64_t identity_ = 0;
   bool is_reference_ = false;
   double latent_norm_eps_ = 1e-5;
