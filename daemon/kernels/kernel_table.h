@@ -1,12 +1,14 @@
-// The arithmetic of one instruction set, as functions on plain pointers. scalar/ is the definition; avx2/ and
-// avx512/ give the same bits, faster. Nothing here allocates, fails, or starts a thread: callers split the output
-// range [begin, end) over a team.
+// The arithmetic of one instruction set, as functions on plain pointers. scalar/ is the definition;
+// avx2/ and avx512/ give the same bits, faster. Nothing here allocates, fails, or starts a thread:
+// callers split the output range [begin, end) over a team.
 //
-// Sums (DECISIONS 10): a quantised dot is one chain over ascending groups of 32, exact integers inside a group;
+// Sums (DECISIONS 10): a quantised dot is one chain over ascending groups of 32, exact integers
+// inside a group;
 //   nl4, nl5: a = fma(float(idot), float(+-m) * activation_scale, a), result = row_scale * a
 //   q8:       a = fma(float(idot), float(f16 scale) * activation_scale, a)
-// a float dot has 16 lanes, element i in lane i mod 16, fused multiply-adds in ascending order, then lanes are added
-// 8 apart, 4 apart, 2 apart, 1 apart. A sum of squares or of values is a float dot too. exp is our own polynomial.
+// a float dot has 16 lanes, element i in lane i mod 16, fused multiply-adds in ascending order,
+// then lanes are added 8 apart, 4 apart, 2 apart, 1 apart. A sum of squares or of values is a float
+// dot too. exp is our own polynomial.
 #pragma once
 
 #include <stdint.h>
@@ -15,17 +17,19 @@
 
 namespace glmd {
 
-// Rows of activations. Float formats read `values`; quantised formats read codes, scales, sums, which
-// `quantise` made from values: per group of 32 a scale = amax / 127 (f32), codes = round to nearest even of
-// value / scale (all zero where amax is 0), sums = sum of the codes. Padded columns are zero codes.
+// Rows of activations. Float formats read `values`; quantised formats read codes, scales, sums,
+// which `quantise` made from values: per group of 32 a scale = amax / 127 (f32), codes = round to
+// nearest even of value / scale (all zero where amax is 0), sums = sum of the codes. Padded columns
+// are zero codes. A group that holds infinity or NaN gets a NaN scale, so that every dot with it is
+// NaN.
 struct Activations {
-  const float* values;    // [row_count][value_stride]
+  const float* values;  // [row_count][value_stride]
   int64_t value_stride;
-  const int8_t* codes;    // [row_count][padded_columns]
-  const float* scales;    // [row_count][padded_columns / 32]
-  const int32_t* sums;    // [row_count][padded_columns / 32]
+  const int8_t* codes;  // [row_count][padded_columns]
+  const float* scales;  // [row_count][padded_columns / 32]
+  const int32_t* sums;  // [row_count][padded_columns / 32]
   int64_t row_count;
-  int64_t columns;        // logical
+  int64_t columns;  // logical
 };
 
 // A latent cache: tokens in blocks of 64; position p is row p % 64 of blocks[p / 64].
@@ -37,18 +41,19 @@ struct CacheView {
 };
 
 struct AttentionInput {
-  const float* queries;       // [heads][latent + rope]: absorbed, rotated
+  const float* queries;  // [heads][latent + rope]: absorbed, rotated
   int64_t heads, latent, rope;
-  CacheView cache;            // width = latent + rope, latent first
-  const int32_t* positions;   // ascending, key_count of them; nullptr: 0..key_count-1
+  CacheView cache;           // width = latent + rope, latent first
+  const int32_t* positions;  // ascending, key_count of them; nullptr: 0..key_count-1
   int64_t key_count;
-  float scale;                // on the scores
+  float scale;  // on the scores
 };
 
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512"
 
-  // Activations -> codes, scales, sums of `row_count` rows; columns past the logical end become zero codes.
+  // Activations -> codes, scales, sums of `row_count` rows; columns past the logical end become
+  // zero codes.
   void (*quantise)(const float* values, int64_t value_stride, int64_t row_count, int64_t columns,
                    int8_t* codes, float* scales, int32_t* sums);
 
@@ -56,18 +61,22 @@ struct KernelTable {
   // Indexed by BlockFormat.
   void (*matmul[block_format_count])(const Matrix& w, const Activations& x, float* y,
                                      int64_t y_stride, int64_t begin, int64_t end);
-  // y[n * y_stride + r] = silu(gate row r . x[n]) * (up row r . x[n]); w.rows is that of gate alone.
+  // y[n * y_stride + r] = silu(gate row r . x[n]) * (up row r . x[n]); w.rows is that of gate
+  // alone.
   void (*gate_up[block_format_count])(const Matrix& w, const Activations& x, float* y,
                                       int64_t y_stride, int64_t begin, int64_t end);
-  // One embedding row to f32. `row` is its embedding_row_bytes.
+  // One embedding row to f32. `row` is its embedding_row_bytes. Null for nl4 and nl5, which no
+  // embedding has.
   void (*embedding_row[block_format_count])(const uint8_t* row, int64_t columns, float* out);
 
   // out[i] = (x[i] * (1 / sqrt(mean(x^2) + eps))) * weight[i]
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
-  // out[i] = ((x[i] - mean) * (1 / sqrt(var + eps))) * weight[i] + bias[i]; var = mean((x - mean)^2)
+  // out[i] = ((x[i] - mean) * (1 / sqrt(var + eps))) * weight[i] + bias[i]; var = mean((x -
+  // mean)^2)
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int64_t n, float eps,
                      float* out);
-  // Rotates adjacent pairs: (a, b) -> (a cos - b sin, b cos + a sin), j-th pair with cos[j], sin[j].
+  // Rotates adjacent pairs: (a, b) -> (a cos - b sin, b cos + a sin), j-th pair with cos[j],
+  // sin[j].
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t pairs);
   // y[i] = fma(weight, x[i], y[i])
   void (*add_scaled)(float* y, const float* x, float weight, int64_t n);
@@ -78,15 +87,18 @@ struct KernelTable {
   void (*to_f16)(const float* x, int64_t n, uint16_t* out);  // round to nearest even
   void (*from_f16)(const uint16_t* x, int64_t n, float* out);
 
-  // out[h][latent] = softmax over keys of (query . key * scale), times the latent part of the keys; heads
-  // [begin, end). Keys are taken in tiles of 64 by rank in the list; per tile: scores (float dots over latent + rope),
-  // new maximum, earlier sums rescaled by exp(old - new), then keys added in ascending order.
+  // out[h][latent] = softmax over keys of (query . key * scale), times the latent part of the keys;
+  // heads [begin, end). Keys are taken in tiles of 64 by rank in the list; per tile: scores (float
+  // dots over latent + rope), new maximum, earlier sums rescaled by exp(old - new), then keys added
+  // in ascending order; at the end times 1 / (sum of weights). Without keys: zero. `out` is
+  // [heads][latent], of all heads.
   void (*attend)(const AttentionInput& input, float* out, int64_t begin, int64_t end);
 
-  // scores[t] = sum over heads, ascending, of w[h] * relu(query[h] . key[t] * scale), keys t in [begin, end):
-  // s = fma(w[h], relu(float_dot * scale), s).
+  // scores[t] = sum over heads, ascending, of w[h] * relu(query[h] . key[t] * scale), keys t in
+  // [begin, end): s = fma(w[h], relu(float_dot * scale), s).
   void (*index_scores)(const float* queries, const float* head_weights, int64_t heads,
-                       const CacheView& keys, float scale, float* scores, int64_t begin, int64_t end);
+                       const CacheView& keys, float scale, float* scores, int64_t begin,
+                       int64_t end);
 };
 
 const KernelTable& scalar_kernels();
