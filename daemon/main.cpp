@@ -101,7 +101,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                     .context_tokens = plan.context_tokens,
                     .temperature_default = defaults.temperature,
                     .top_p_default = defaults.top_p,
-                    .stop_ids = container.checkpoint().eos_ids,
+                    .stop_ids = container.checkpoint().stop_tokens,
                     .facts = std::move(facts)};
   return loaded;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "storage/checksum.h"
+#include "storage/manifest.h"
 
 namespace glmd {
 namespace {
@@ -173,7 +173,7 @@ ExpertCache::Arrival ExpertCache::wait_for_arrival() {
 Result<void> ExpertCache::check(Slot& slot) {
   Entry& entry = entries_[slot.expert];
   if (verify_ == Verify::off || (verify_ == Verify::first_read && entry.is_verified)) return {};
-  const uint64_t hash = checksum({slot.bytes, static_cast<size_t>(slot.size_bytes)});
+  const uint64_t hash = hash_bytes({slot.bytes, static_cast<size_t>(slot.size_bytes)});
   if (hash != entry.extent.hash) {
     return error(ErrorKind::corrupt, "checksum of {} bytes at {}: wanted {:016x}, got {:016x}",
                  entry.extent.bytes, entry.extent.offset, entry.extent.hash, hash);

@@ -39,7 +39,7 @@ ExpertTable expert_table(const Container& container, const CheckpointConfig& con
     table.shapes.emplace_back();
     if (!config.is_sparse[layer]) continue;
     table.first.back() = static_cast<int32_t>(table.extents.size());
-    for (int64_t expert = 0; expert < config.routed_experts; ++expert) {
+    for (int64_t expert = 0; expert < config.n_routed_experts; ++expert) {
       const std::string name = fmt::format("layers.{}.experts.{}", layer, expert);
       const Tensor* tensor = container.find(name);
       CHECK(tensor != nullptr);  // Container::open saw them all
@@ -127,7 +127,7 @@ void GlmPass::start(std::vector<BatchPart> parts) {
     add_rows(sequence, sequence.length(), count);
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
   }
-  const int64_t width = model_.config_.hidden;
+  const int64_t width = model_.config_.hidden_size;
   const Matrix& embedding = model_.embedding_;
   float* hidden = grown(workspace_->hidden, static_cast<int64_t>(rows_.size()) * width);
   const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
@@ -155,7 +155,7 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
   const CheckpointConfig& config = model_.config_;
   const KernelTable& kernels = *model_.options_.kernels;
   const auto eps = static_cast<float>(config.rms_norm_eps);
-  const int64_t width = config.hidden;
+  const int64_t width = config.hidden_size;
   std::vector<float> joined(static_cast<size_t>(count * 2 * width));
   const Matrix& embedding = model_.draft_embedding_;
   const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
@@ -174,7 +174,7 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
 }
 
 void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
-  const int64_t width = model_.config_.hidden;
+  const int64_t width = model_.config_.hidden_size;
   const auto eps = static_cast<float>(model_.config_.rms_norm_eps);
   const KernelTable& kernels = *model_.options_.kernels;
   model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
@@ -203,7 +203,7 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   const LayerWeights& weights = model_.layers_[layer];
   const Compute compute = model_.compute();
   const auto row_count = static_cast<int64_t>(rows_.size());
-  const int64_t width = config.hidden, count = row_count * width;
+  const int64_t width = config.hidden_size, count = row_count * width;
   float* hidden = workspace.hidden.data();
   float* normed = grown(workspace.normed, count);
 
@@ -230,7 +230,7 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
 
 // The last norm for all rows, the output head for those that want logits.
 Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
-  const int64_t width = model_.config_.hidden, vocabulary = model_.config_.vocabulary;
+  const int64_t width = model_.config_.hidden_size, vocabulary = model_.config_.vocabulary;
   Workspace& workspace = *workspace_;
   float* final_hidden = grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
   norm_rows(workspace.hidden.data(), norm, final_hidden);
@@ -268,7 +268,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
 void GlmPass::drop(int64_t index) {
   Part& part = parts_[index];
   if (part.row_count == 0 || is_done_) return;
-  const int64_t width = model_.config_.hidden, pairs = model_.rotary_.pairs();
+  const int64_t width = model_.config_.hidden_size, pairs = model_.rotary_.pairs();
   const int64_t topk = model_.config_.index_topk;
   const int64_t begin = part.first_row, end = begin + part.row_count;
   const auto close_gap = [&](auto& buffer, int64_t stride) {
@@ -309,7 +309,7 @@ std::span<const float> GlmPass::logits(int64_t index) const {
 
 std::span<const float> GlmPass::hidden(int64_t index) const {
   const Part& part = parts_[index];
-  const int64_t width = model_.config_.hidden;
+  const int64_t width = model_.config_.hidden_size;
   return {workspace_->final_hidden.data() + part.first_row * width,
           static_cast<size_t>(part.row_count * width)};
 }
@@ -324,7 +324,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
                                               const ModelOptions& options) {
   std::unique_ptr<GlmModel> model(new GlmModel(options, container.checkpoint()));
   const CheckpointConfig& shape = model->config_;
-  const bool with_draft = options.with_draft && container.has_draft_layer();
+  const bool with_draft = options.with_draft && container.checkpoint().draft_layers == 1;
   CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft);
   model->latent_norm_eps_ = static_cast<float>(container.latent_norm_eps());
   model->weights_ = TRY(DenseWeights::load(container));
@@ -364,7 +364,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
 
 Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft) {
   const CheckpointConfig& config = container.checkpoint();
-  const bool with_draft = wants_draft && container.has_draft_layer();
+  const bool with_draft = wants_draft && container.checkpoint().draft_layers == 1;
   const CacheLayout layout = cache_layout(config, container.is_reference(), with_draft);
   const ExpertTable experts = expert_table(container, config, layout.layers);
   ModelSizes sizes;
@@ -378,13 +378,14 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
   // The buffers of Workspace, activation codes included.
   const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
   const int64_t floats =
-      6 * config.hidden + 2 * config.q_lora_rank + layout.key_width +
+      6 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
       config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
                       2 * config.v_head_dim) +
-      config.index_heads * (config.index_head_dim + 1) + config.index_head_dim + config.index_topk +
-      config.routed_experts + config.experts_per_token * (config.hidden + 2) +
-      2 * std::max(config.intermediate,
-                   config.moe_intermediate * std::max<int64_t>(1, config.shared_experts));
+      config.index_n_heads * (config.index_head_dim + 1) + config.index_head_dim +
+      config.index_topk + config.n_routed_experts +
+      config.experts_per_token * (config.hidden_size + 2) +
+      2 * std::max(config.intermediate_size,
+                   config.moe_intermediate_size * std::max<int64_t>(1, config.n_shared_experts));
   sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));
   return sizes;
 }
@@ -428,7 +429,7 @@ Result<std::unique_ptr<ForwardPass>> GlmModel::begin_draft(SequenceState& sequen
     return error(ErrorKind::bad_input, "this model has no draft layer");
   }
   CHECK(static_cast<int64_t>(hidden.size()) ==
-        static_cast<int64_t>(tokens.size()) * config_.hidden);
+        static_cast<int64_t>(tokens.size()) * config_.hidden_size);
   auto pass = std::make_unique<GlmPass>(*this, take_workspace());
   pass->start_draft(static_cast<GlmSequence&>(sequence), std::move(tokens), hidden);
   return std::unique_ptr<ForwardPass>(std::move(pass));

@@ -2,272 +2,312 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace glmd {
 namespace {
 
-// Reads members of one object; the first thing wrong is kept.
+constexpr int64_t size_max = int64_t{1} << 20;
+constexpr int64_t count_max = int64_t{1} << 16;
+constexpr int64_t layers_max = 1024;
+constexpr int64_t experts_max = int64_t{1} << 18;  // of all layers together
+constexpr int64_t token_max = (int64_t{1} << 24) - 1;
+
+std::string shown(const Json* value) {
+  if (value == nullptr) return "nothing";
+  std::string text = value->to_string();
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+const Json* present(const Json& config, std::string_view name) {
+  const Json* value = config.find(name);
+  return value != nullptr && value->is_null() ? nullptr : value;
+}
+
+// Reads the members of one object; the first error stays and later reads answer with the fallback.
 class Reader {
  public:
-  Reader(const Json& json, std::string_view what) : json_(json), what_(what) {}
+  Reader(const Json& config, std::string_view what) : config_(config), what_(what) {}
 
-  int64_t integer(std::string_view name, int64_t least, int64_t most) {
-    const Json* value = json_.find(name);
-    if (value == nullptr || value->is_null()) return missing(name), least;
-    return checked(name, *value, least, most);
+  int64_t integer(std::string_view name, int64_t low, int64_t high,
+                  std::optional<int64_t> fallback = std::nullopt) {
+    const Json* value = present(config_, name);
+    if (value == nullptr && fallback) return *fallback;
+    const bool is_good = value != nullptr && value->is_integer() &&
+                         !value->is_unsigned_above_int64() && value->as_integer() >= low &&
+                         value->as_integer() <= high;
+    if (is_good) return value->as_integer();
+    fail(name, fmt::format("an integer from {} to {}", low, high), value);
+    return low;
   }
-  int64_t integer_or(std::string_view name, int64_t fallback, int64_t least, int64_t most) {
-    const Json* value = json_.find(name);
-    return value == nullptr || value->is_null() ? fallback : checked(name, *value, least, most);
+
+  double real(std::string_view name, double low, double high,
+              std::optional<double> fallback = std::nullopt) {
+    const Json* value = present(config_, name);
+    if (value == nullptr && fallback) return *fallback;
+    if (value != nullptr && value->is_number() && value->as_real() > low && value->as_real() < high)
+      return value->as_real();
+    fail(name, fmt::format("a number between {} and {}", low, high), value);
+    return 1;
   }
-  double real_or(std::string_view name, double fallback, double least, double most) {
-    const Json* value = json_.find(name);
-    if (value == nullptr || value->is_null()) return fallback;
-    if (!value->is_number() || !(value->as_real() >= least && value->as_real() <= most)) {
-      fail(error(ErrorKind::bad_input, "{}: {}: wanted a number from {} to {}, got {}", what_, name,
-                 least, most, value->to_string()));
-      return fallback;
+
+  bool boolean(std::string_view name, bool fallback) {
+    const Json* value = present(config_, name);
+    if (value == nullptr) return fallback;
+    if (value->is_boolean()) return value->as_boolean();
+    fail(name, "true or false", value);
+    return fallback;
+  }
+
+  // What we can run only with one value: absent means that value.
+  void require(std::string_view name, const Json& wanted) {
+    const Json* value = present(config_, name);
+    if (value == nullptr || value->to_string() == wanted.to_string()) return;
+    fail(name, fmt::format("{} (nothing else can be run)", wanted.to_string()), value);
+  }
+
+  void fail(std::string_view name, std::string_view wanted, const Json* got) {
+    if (!error_) {
+      error_ =
+          error(ErrorKind::bad_input, "{}: {}: wanted {}, got {}", what_, name, wanted, shown(got));
     }
-    return value->as_real();
   }
-  bool boolean_or(std::string_view name, bool fallback) {
-    const Json* value = json_.find(name);
-    if (value == nullptr || value->is_null()) return fallback;
-    if (!value->is_boolean()) {
-      fail(error(ErrorKind::bad_input, "{}: {}: wanted true or false, got {}", what_, name,
-                 value->to_string()));
-      return fallback;
-    }
-    return value->as_boolean();
-  }
-  // A member that may be absent but has only one value that we can run.
-  void only(std::string_view name, std::string_view wanted_json) {
-    const Json* value = json_.find(name);
-    if (value == nullptr || value->is_null() || value->to_string() == wanted_json) return;
-    fail(error(ErrorKind::bad_input, "{}: {}: only {} can be run, got {}", what_, name, wanted_json,
-               value->to_string()));
-  }
-  const Json* find(std::string_view name) const { return json_.find(name); }
-  void fail(Error why) {
-    if (!error_) error_ = std::move(why);
-  }
-  const std::optional<Error>& first_error() const { return error_; }
+
+  bool failed() const { return error_.has_value(); }
+  Error take_error() { return std::move(*error_); }
 
  private:
-  void missing(std::string_view name) {
-    fail(error(ErrorKind::bad_input, "{}: {} is missing", what_, name));
-  }
-  int64_t checked(std::string_view name, const Json& value, int64_t least, int64_t most) {
-    if (!value.is_integer() || value.is_unsigned_above_int64() || value.as_integer() < least ||
-        value.as_integer() > most) {
-      fail(error(ErrorKind::bad_input, "{}: {}: wanted an integer from {} to {}, got {}", what_,
-                 name, least, most, value.to_string()));
-      return least;
-    }
-    return value.as_integer();
-  }
-
-  const Json& json_;
-  std::string what_;
+  const Json& config_;
+  std::string_view what_;
   std::optional<Error> error_;
 };
 
-// Which layers are sparse: mlp_layer_types, else the first first_k_dense_replace are dense.
-void read_layer_kinds(Reader& reader, std::string_view what, CheckpointConfig& config) {
-  const Json* types = reader.find("mlp_layer_types");
-  if (types == nullptr || types->is_null()) {
-    const int64_t dense = reader.integer_or("first_k_dense_replace", 0, 0, config.layers);
-    for (int64_t layer = 0; layer < config.layers; ++layer)
-      config.is_sparse.push_back(layer >= dense);
-    return;
-  }
-  if (!types->is_array() || static_cast<int64_t>(types->items().size()) != config.layers) {
-    return reader.fail(
-        error(ErrorKind::bad_input, "{}: mlp_layer_types: wanted a list of {}, got {}", what,
-              config.layers,
-              types->is_array() ? std::to_string(types->items().size()) : types->to_string()));
-  }
-  for (const Json& type : types->items()) {
-    const bool is_sparse = type.is_string() && type.as_string() == "sparse";
-    if (!is_sparse && !(type.is_string() && type.as_string() == "dense")) {
-      return reader.fail(error(ErrorKind::bad_input,
-                               "{}: mlp_layer_types: wanted \"dense\" or \"sparse\", got {}", what,
-                               type.to_string()));
-    }
-    config.is_sparse.push_back(is_sparse);
-  }
-}
-
-// Which layers own an indexer: indexer_types wins, else the rule of GLM52 1.2 (DECISIONS 9).
-void read_indexer_kinds(Reader& reader, std::string_view what, CheckpointConfig& config) {
-  const Json* types = reader.find("indexer_types");
-  if (types == nullptr || types->is_null()) {
-    const int64_t freq = reader.integer_or("index_topk_freq", 1, 1, 1 << 20);
-    const int64_t offset = reader.integer_or("index_skip_topk_offset", 2, 0, 1 << 20);
-    for (int64_t layer = 0; layer < config.layers; ++layer) {
-      config.indexer_full.push_back(std::max<int64_t>(layer - offset + 1, 0) % freq == 0);
-    }
-  } else {
-    if (!types->is_array() || static_cast<int64_t>(types->items().size()) != config.layers) {
-      return reader.fail(
-          error(ErrorKind::bad_input, "{}: indexer_types: wanted a list of {}, got {}", what,
-                config.layers,
-                types->is_array() ? std::to_string(types->items().size()) : types->to_string()));
-    }
-    for (const Json& type : types->items()) {
-      const bool is_full = type.is_string() && type.as_string() == "full";
-      if (!is_full && !(type.is_string() && type.as_string() == "shared")) {
-        return reader.fail(error(ErrorKind::bad_input,
-                                 "{}: indexer_types: wanted \"full\" or \"shared\", got {}", what,
-                                 type.to_string()));
+// Newer checkpoints nest theta in rope_parameters; older ones have it at the top, beside
+// rope_scaling.
+void read_rope(const Json& config, Reader& reader, CheckpointConfig& out) {
+  const Json* scaling = present(config, "rope_scaling");
+  const Json* parameters = present(config, "rope_parameters");
+  for (const Json* object : {scaling, parameters}) {
+    if (object == nullptr) continue;
+    const std::string_view name = object == scaling ? "rope_scaling" : "rope_parameters";
+    if (!object->is_object()) return reader.fail(name, "an object", object);
+    for (const char* type_name : {"rope_type", "type"}) {
+      const Json* type = present(*object, type_name);
+      if (type != nullptr && (!type->is_string() || type->as_string() != "default")) {
+        return reader.fail(fmt::format("{}.{}", name, type_name),
+                           "\"default\" (no other can be run)", type);
       }
-      config.indexer_full.push_back(is_full);
     }
   }
-  if (!config.indexer_full.empty() && !config.indexer_full.front()) {
-    reader.fail(error(
-        ErrorKind::bad_input,
-        "{}: indexer_types: layer 0 is \"shared\", it has no earlier layer to share with", what));
-  }
-}
-
-void read_rope(Reader& reader, std::string_view what, CheckpointConfig& config) {
-  const Json* nested = reader.find("rope_parameters");
-  if (nested == nullptr || nested->is_null()) {
-    config.rope_theta = reader.real_or("rope_theta", 10000, 1, 1e15);
-    reader.only("rope_scaling", "null");
+  if (parameters != nullptr && present(*parameters, "rope_theta") != nullptr) {
+    const Json* theta = present(*parameters, "rope_theta");
+    if (!theta->is_number() || !(theta->as_real() >= 1 && theta->as_real() < 1e15))
+      return reader.fail("rope_parameters.rope_theta", "a number from 1 to 1e15", theta);
+    out.rope_theta = theta->as_real();
     return;
   }
-  if (!nested->is_object()) {
-    return reader.fail(error(ErrorKind::bad_input, "{}: rope_parameters: wanted an object, got {}",
-                             what, nested->to_string()));
-  }
-  Reader inner(*nested, std::string(what) + ": rope_parameters");
-  config.rope_theta = inner.real_or("rope_theta", 10000, 1, 1e15);
-  inner.only("rope_type", "\"default\"");
-  if (inner.first_error()) reader.fail(*inner.first_error());
+  out.rope_theta = reader.real("rope_theta", 0.999, 1e15);
 }
 
-void read_fp8_blocks(Reader& reader, std::string_view what, CheckpointConfig& config) {
-  const Json* quantisation = reader.find("quantization_config");
-  if (quantisation == nullptr || quantisation->is_null()) return;
-  const Json* block = quantisation->find("weight_block_size");
-  if (block == nullptr || block->is_null()) return;
-  const auto is_size = [](const Json& size) {
-    return size.is_integer() && size.as_integer() >= 1 && size.as_integer() <= (1 << 20);
-  };
-  if (!block->is_array() || block->items().size() != 2 || !is_size(block->items()[0]) ||
-      !is_size(block->items()[1])) {
-    return reader.fail(error(ErrorKind::bad_input,
-                             "{}: quantization_config.weight_block_size: wanted two sizes, got {}",
-                             what, block->to_string()));
+void read_layer_kinds(const Json& config, Reader& reader, CheckpointConfig& out) {
+  const int64_t first_dense = reader.integer("first_k_dense_replace", 0, size_max, 3);
+  const Json* kinds = present(config, "mlp_layer_types");
+  if (kinds == nullptr) reader.require("moe_layer_freq", Json::integer(1));
+  if (kinds != nullptr &&
+      (!kinds->is_array() || static_cast<int64_t>(kinds->items().size()) != out.layers)) {
+    return reader.fail("mlp_layer_types", fmt::format("a list of {} kinds", out.layers), kinds);
   }
-  config.fp8_block_rows = block->items()[0].as_integer();
-  config.fp8_block_columns = block->items()[1].as_integer();
+  for (int64_t layer = 0; layer < out.layers; ++layer) {
+    if (kinds == nullptr) {
+      out.is_sparse.push_back(layer >= first_dense);
+      continue;
+    }
+    const Json& kind = kinds->items()[static_cast<size_t>(layer)];
+    const bool is_known =
+        kind.is_string() && (kind.as_string() == "dense" || kind.as_string() == "sparse");
+    if (!is_known) {
+      return reader.fail(fmt::format("mlp_layer_types[{}]", layer), "\"dense\" or \"sparse\"",
+                         &kind);
+    }
+    out.is_sparse.push_back(kind.as_string() == "sparse");
+  }
+  if (out.draft_layers > 0) out.is_sparse.push_back(true);
+}
+
+void read_indexer_types(const Json& config, Reader& reader, CheckpointConfig& out) {
+  const Json* types = present(config, "indexer_types");
+  const int64_t frequency = reader.integer("index_topk_freq", 1, layers_max, 1);
+  const int64_t offset = reader.integer("index_skip_topk_offset", 0, layers_max, 2);
+  if (types == nullptr) reader.require("index_topk_pattern", Json());
+  if (types != nullptr &&
+      (!types->is_array() || static_cast<int64_t>(types->items().size()) != out.layers)) {
+    return reader.fail("indexer_types", fmt::format("a list of {} kinds", out.layers), types);
+  }
+  for (int64_t layer = 0; layer < out.layers; ++layer) {
+    if (types == nullptr) {
+      out.indexer_full.push_back(std::max<int64_t>(layer - offset + 1, 0) % frequency == 0);
+      continue;
+    }
+    const Json& type = types->items()[static_cast<size_t>(layer)];
+    const bool is_known =
+        type.is_string() && (type.as_string() == "full" || type.as_string() == "shared");
+    if (!is_known) {
+      return reader.fail(fmt::format("indexer_types[{}]", layer), "\"full\" or \"shared\"", &type);
+    }
+    out.indexer_full.push_back(type.as_string() == "full");
+  }
+  if (!out.indexer_full.empty() && !out.indexer_full[0]) {
+    const Json shared = Json::string("shared");
+    return reader.fail("indexer_types[0]", "\"full\": the first layer has nobody to share with",
+                       &shared);
+  }
+  if (out.draft_layers > 0) out.indexer_full.push_back(true);
+}
+
+void read_scale_blocks(const Json& config, Reader& reader, CheckpointConfig& out) {
+  const Json* quantization = present(config, "quantization_config");
+  if (quantization == nullptr) return;
+  if (!quantization->is_object())
+    return reader.fail("quantization_config", "an object", quantization);
+  const Json* method = present(*quantization, "quant_method");
+  if (method != nullptr && (!method->is_string() || method->as_string() != "fp8"))
+    return reader.fail("quantization_config.quant_method", "\"fp8\"", method);
+  const Json* block = present(*quantization, "weight_block_size");
+  if (block == nullptr) return;
+  bool is_good = block->is_array() && block->items().size() == 2;
+  if (is_good) {
+    for (const Json& side : block->items()) {
+      is_good = is_good && side.is_integer() && side.as_integer() >= 1 &&
+                side.as_integer() <= size_max && !side.is_unsigned_above_int64();
+    }
+  }
+  if (!is_good) {
+    return reader.fail("quantization_config.weight_block_size", "two integers from 1", block);
+  }
+  out.scale_block_rows = block->items()[0].as_integer();
+  out.scale_block_columns = block->items()[1].as_integer();
+}
+
+// eos_token_id is an id or a list of ids.
+Result<void> add_stop_tokens(const Json& config, std::string_view what, int64_t vocabulary,
+                             std::vector<int32_t>& stop_tokens) {
+  const Json* ids = present(config, "eos_token_id");
+  if (ids == nullptr) return {};
+  const std::vector<Json> one = {ids->is_array() ? Json() : *ids};
+  for (const Json& id : ids->is_array() ? ids->items() : one) {
+    if (!id.is_integer() || id.is_unsigned_above_int64() || id.as_integer() < 0 ||
+        id.as_integer() >= vocabulary) {
+      return error(ErrorKind::bad_input, "{}: eos_token_id: wanted ids from 0 to {}, got {}", what,
+                   vocabulary - 1, shown(&id));
+    }
+    stop_tokens.push_back(static_cast<int32_t>(id.as_integer()));
+  }
+  std::sort(stop_tokens.begin(), stop_tokens.end());
+  stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
+  return {};
+}
+
+void check_consistency(Reader& reader, const CheckpointConfig& out) {
+  const auto number = [](int64_t value) { return Json::integer(value); };
+  if (out.qk_rope_head_dim % 2 != 0) {
+    const Json got = number(out.qk_rope_head_dim);
+    reader.fail("qk_rope_head_dim", "an even number", &got);
+  }
+  if (out.index_head_dim < out.qk_rope_head_dim) {
+    const Json got = number(out.index_head_dim);
+    reader.fail("index_head_dim", fmt::format("at least qk_rope_head_dim {}", out.qk_rope_head_dim),
+                &got);
+  }
+  if (out.experts_per_token > out.n_routed_experts) {
+    const Json got = number(out.experts_per_token);
+    reader.fail("num_experts_per_tok",
+                fmt::format("at most n_routed_experts {}", out.n_routed_experts), &got);
+  }
+  if (out.n_routed_experts * out.all_layers() > experts_max) {
+    const Json got = number(out.n_routed_experts);
+    reader.fail("n_routed_experts", fmt::format("at most {} in all layers", experts_max), &got);
+  }
+  if (out.n_routed_experts % out.n_group != 0 ||
+      (out.n_group > 1 && out.n_routed_experts / out.n_group < 2)) {
+    const Json got = number(out.n_group);
+    reader.fail("n_group",
+                fmt::format("a divisor of n_routed_experts {} with two or more a group",
+                            out.n_routed_experts),
+                &got);
+  }
+  if (out.topk_group > out.n_group) {
+    const Json got = number(out.topk_group);
+    reader.fail("topk_group", fmt::format("at most n_group {}", out.n_group), &got);
+  }
+  if (out.experts_per_token > out.topk_group * (out.n_routed_experts / out.n_group)) {
+    const Json got = number(out.experts_per_token);
+    reader.fail("num_experts_per_tok", "no more than the experts of topk_group groups", &got);
+  }
 }
 
 }  // namespace
 
-Result<void> add_eos_ids(const Json& json, std::string_view what, int64_t vocabulary,
-                         std::vector<int32_t>& eos_ids) {
-  const Json* value = json.find("eos_token_id");
-  if (value == nullptr || value->is_null()) return {};
-  const std::vector<Json> ids = value->is_array() ? value->items() : std::vector<Json>{*value};
-  for (const Json& id : ids) {
-    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary) {
-      return error(ErrorKind::bad_input, "{}: eos_token_id: wanted ids below {}, got {}", what,
-                   vocabulary, id.to_string());
-    }
-    const auto number = static_cast<int32_t>(id.as_integer());
-    if (std::find(eos_ids.begin(), eos_ids.end(), number) == eos_ids.end()) {
-      eos_ids.push_back(number);
-    }
+Result<CheckpointConfig> CheckpointConfig::parse(const Json& config, std::string_view what) {
+  if (!config.is_object())
+    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", what, shown(&config));
+  const Json* type = present(config, "model_type");
+  if (type == nullptr || !type->is_string() || type->as_string() != "glm_moe_dsa") {
+    return error(ErrorKind::bad_input, "{}: model_type: wanted \"glm_moe_dsa\", got {}", what,
+                 shown(type));
   }
-  return {};
+  CheckpointConfig out;
+  Reader reader(config, what);
+  out.family = type->as_string();
+  out.hidden_size = reader.integer("hidden_size", 1, size_max);
+  out.layers = reader.integer("num_hidden_layers", 1, layers_max);
+  out.draft_layers = reader.integer("num_nextn_predict_layers", 0, 1, 0);
+  out.vocabulary = reader.integer("vocab_size", 1, token_max + 1);
+  out.max_position = reader.integer("max_position_embeddings", 1, (int64_t{1} << 31) - 1);
+  out.heads = reader.integer("num_attention_heads", 1, 4096);
+  out.q_lora_rank = reader.integer("q_lora_rank", 1, size_max);
+  out.kv_lora_rank = reader.integer("kv_lora_rank", 1, size_max);
+  out.qk_nope_head_dim = reader.integer("qk_nope_head_dim", 1, count_max);
+  out.qk_rope_head_dim = reader.integer("qk_rope_head_dim", 2, count_max);
+  out.v_head_dim = reader.integer("v_head_dim", 1, count_max);
+  out.rms_norm_eps = reader.real("rms_norm_eps", 0, 1);
+  out.intermediate_size = reader.integer("intermediate_size", 1, size_max);
+  out.moe_intermediate_size = reader.integer("moe_intermediate_size", 1, size_max);
+  out.n_routed_experts = reader.integer("n_routed_experts", 1, count_max);
+  out.n_shared_experts = reader.integer("n_shared_experts", 1, 256);
+  out.experts_per_token = reader.integer("num_experts_per_tok", 1, 1024);
+  out.n_group = reader.integer("n_group", 1, count_max, 1);
+  out.topk_group = reader.integer("topk_group", 1, count_max, 1);
+  out.norm_topk_prob = reader.boolean("norm_topk_prob", true);
+  out.routed_scaling_factor = reader.real("routed_scaling_factor", 0, 1e6);
+  out.index_n_heads = reader.integer("index_n_heads", 1, 4096);
+  out.index_head_dim = reader.integer("index_head_dim", 1, count_max);
+  out.index_topk = reader.integer("index_topk", 1, (int64_t{1} << 31) - 1);
+  reader.require("hidden_act", Json::string("silu"));
+  reader.require("scoring_func", Json::string("sigmoid"));
+  reader.require("topk_method", Json::string("noaux_tc"));
+  reader.require("attention_bias", Json::boolean(false));
+  reader.require("tie_word_embeddings", Json::boolean(false));
+  reader.require("rope_interleave", Json::boolean(true));
+  reader.require("indexer_rope_interleave", Json::boolean(true));
+  if (reader.failed()) return reader.take_error();
+  read_rope(config, reader, out);
+  read_layer_kinds(config, reader, out);
+  read_indexer_types(config, reader, out);
+  read_scale_blocks(config, reader, out);
+  check_consistency(reader, out);
+  if (reader.failed()) return reader.take_error();
+  TRY(add_stop_tokens(config, what, out.vocabulary, out.stop_tokens));
+  return out;
 }
 
-Result<CheckpointConfig> CheckpointConfig::parse(const Json& json, std::string_view what) {
-  if (!json.is_object()) return error(ErrorKind::bad_input, "{}: wanted a JSON object", what);
-  constexpr int64_t width_max = 1 << 20;  // of any vector: keeps every product of two far from 2^63
-  Reader reader(json, what);
-  CheckpointConfig config;
-
-  reader.only("model_type", "\"glm_moe_dsa\"");
-  if (json.find("model_type") == nullptr) {
-    reader.fail(
-        error(ErrorKind::bad_input, "{}: model_type: wanted \"glm_moe_dsa\", got none", what));
+Result<void> CheckpointConfig::add_generation_config(const Json& generation_config,
+                                                     std::string_view what) {
+  if (!generation_config.is_object()) {
+    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", what,
+                 shown(&generation_config));
   }
-  config.hidden = reader.integer("hidden_size", 1, width_max);
-  config.layers = reader.integer("num_hidden_layers", 1, 1000);
-  config.draft_layers = reader.integer_or("num_nextn_predict_layers", 0, 0, 1);
-  config.vocabulary = reader.integer("vocab_size", 2, 1 << 24);
-  config.max_position = reader.integer_or("max_position_embeddings", 1 << 20, 1, 1 << 24);
-  config.rms_norm_eps = reader.real_or("rms_norm_eps", 1e-5, 0, 1);
-
-  config.heads = reader.integer("num_attention_heads", 1, 4096);
-  config.q_lora_rank = reader.integer("q_lora_rank", 1, width_max);
-  config.kv_lora_rank = reader.integer("kv_lora_rank", 1, width_max);
-  config.qk_nope_head_dim = reader.integer("qk_nope_head_dim", 1, 65536);
-  config.qk_rope_head_dim = reader.integer("qk_rope_head_dim", 2, 65536);
-  config.v_head_dim = reader.integer("v_head_dim", 1, 65536);
-  if (config.qk_rope_head_dim % 2 != 0) {
-    reader.fail(error(ErrorKind::bad_input, "{}: qk_rope_head_dim: wanted an even number, got {}",
-                      what, config.qk_rope_head_dim));
-  }
-
-  config.intermediate = reader.integer("intermediate_size", 1, width_max);
-  config.moe_intermediate = reader.integer("moe_intermediate_size", 1, width_max);
-  config.routed_experts = reader.integer("n_routed_experts", 1, 65536);
-  config.shared_experts = reader.integer("n_shared_experts", 1, 64);
-  config.experts_per_token = reader.integer("num_experts_per_tok", 1, config.routed_experts);
-  config.expert_groups = reader.integer_or("n_group", 1, 1, config.routed_experts);
-  config.expert_groups_kept = reader.integer_or("topk_group", 1, 1, config.expert_groups);
-  config.norm_topk_prob = reader.boolean_or("norm_topk_prob", true);
-  config.routed_scaling_factor =
-      static_cast<float>(reader.real_or("routed_scaling_factor", 1, 1e-6, 1e6));
-  if (config.routed_experts % config.expert_groups != 0) {
-    reader.fail(error(ErrorKind::bad_input, "{}: n_group: wanted a divisor of {} experts, got {}",
-                      what, config.routed_experts, config.expert_groups));
-  } else if (config.routed_experts / config.expert_groups * config.expert_groups_kept <
-             config.experts_per_token) {
-    reader.fail(
-        error(ErrorKind::bad_input,
-              "{}: topk_group: {} groups of {} experts are fewer than the {} chosen per token",
-              what, config.expert_groups_kept, config.routed_experts / config.expert_groups,
-              config.experts_per_token));
-  }
-
-  config.index_heads = reader.integer("index_n_heads", 1, 4096);
-  config.index_head_dim = reader.integer("index_head_dim", 1, 65536);
-  config.index_topk = reader.integer("index_topk", 1, 1 << 24);
-  if (config.index_head_dim < config.qk_rope_head_dim) {
-    reader.fail(error(ErrorKind::bad_input,
-                      "{}: index_head_dim: wanted at least qk_rope_head_dim {}, got {}", what,
-                      config.qk_rope_head_dim, config.index_head_dim));
-  }
-
-  reader.only("hidden_act", "\"silu\"");
-  reader.only("scoring_func", "\"sigmoid\"");
-  reader.only("topk_method", "\"noaux_tc\"");
-  reader.only("attention_bias", "false");
-  reader.only("tie_word_embeddings", "false");
-  reader.only("rope_interleave", "true");
-  reader.only("indexer_rope_interleave", "true");
-  reader.only("moe_layer_freq", "1");
-  reader.only("index_topk_pattern", "null");
-  if (!reader.first_error()) {
-    read_layer_kinds(reader, what, config);
-    read_indexer_kinds(reader, what, config);
-    read_rope(reader, what, config);
-    read_fp8_blocks(reader, what, config);
-  }
-  if (reader.first_error()) return *reader.first_error();
-  if (config.draft_layers == 1) {  // block num_hidden_layers is sparse and owns an indexer
-    config.is_sparse.push_back(true);
-    config.indexer_full.push_back(true);
-  }
-  TRY(add_eos_ids(json, what, config.vocabulary, config.eos_ids));
-  return config;
+  return add_stop_tokens(generation_config, what, vocabulary, stop_tokens);
 }
 
 }  // namespace glmd

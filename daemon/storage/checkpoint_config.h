@@ -1,8 +1,10 @@
-// config.json of a `glm_moe_dsa` checkpoint (GLM52 1), read once and validated: whoever holds a
-// CheckpointConfig may trust every number in it. What we cannot run is refused here, by name.
+// What a checkpoint's config.json says, checked: every number is in a range in which products of
+// two of them fit int64, every list has its length, and what we cannot run is refused here with its
+// name and value.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,31 +14,59 @@
 namespace glmd {
 
 struct CheckpointConfig {
-  int64_t hidden = 0, layers = 0, draft_layers = 0, vocabulary = 0, max_position = 0;
-  double rms_norm_eps = 1e-5, rope_theta = 10000;
+  std::string family;  // model_type: glm_moe_dsa
 
-  int64_t heads = 0, q_lora_rank = 0, kv_lora_rank = 0;
-  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  int64_t hidden_size = 0;
+  int64_t layers = 0;        // num_hidden_layers; the draft layer, if any, has index `layers`
+  int64_t draft_layers = 0;  // num_nextn_predict_layers: 0 or 1
+  int64_t vocabulary = 0;
+  int64_t max_position = 0;
 
-  int64_t intermediate = 0, moe_intermediate = 0;
-  int64_t routed_experts = 0, shared_experts = 0, experts_per_token = 0;
-  int64_t expert_groups = 1, expert_groups_kept = 1;
+  int64_t heads = 0;
+  int64_t q_lora_rank = 0;
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;  // even
+  int64_t v_head_dim = 0;
+
+  double rms_norm_eps = 0;
+  double rope_theta = 0;
+
+  int64_t intermediate_size = 0;      // of a dense layer
+  int64_t moe_intermediate_size = 0;  // of one expert
+  int64_t n_routed_experts = 0;
+  int64_t n_shared_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t n_group = 1;
+  int64_t topk_group = 1;
   bool norm_topk_prob = true;
-  float routed_scaling_factor = 1;
+  double routed_scaling_factor = 0;
 
-  int64_t index_heads = 0, index_head_dim = 0, index_topk = 0;
-  // Per layer, the draft layer (if any) last:
-  std::vector<bool> is_sparse;
-  std::vector<bool> indexer_full;
+  int64_t index_n_heads = 0;
+  int64_t index_head_dim = 0;  // at least qk_rope_head_dim
+  int64_t index_topk = 0;
 
-  int64_t fp8_block_rows = 128, fp8_block_columns = 128;
-  std::vector<int32_t> eos_ids;
+  std::vector<bool> is_sparse;  // [layers + draft_layers]: has experts; the draft layer always
+  std::vector<bool>
+      indexer_full;  // [layers + draft_layers]: owns an indexer; the draft layer always
 
+  std::vector<int32_t> stop_tokens;  // eos_token_id, ascending, each once
+
+  // Blocks of FP8 scales (quantization_config.weight_block_size).
+  int64_t scale_block_rows = 128;
+  int64_t scale_block_columns = 128;
+
+  // Rows of q_b and columns of k_b per head, and the width of all shared experts as one.
+  int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  int64_t shared_intermediate_size() const { return moe_intermediate_size * n_shared_experts; }
+  int64_t all_layers() const { return layers + draft_layers; }
+  bool is_draft(int64_t layer) const { return layer >= layers; }
+
+  // `what` opens error messages: the path of the file.
   static Result<CheckpointConfig> parse(const Json& config, std::string_view what);
-};
 
-// Adds the eos ids of generation_config.json to those of config.json: both stop a generation.
-Result<void> add_eos_ids(const Json& json, std::string_view what, int64_t vocabulary,
-                         std::vector<int32_t>& eos_ids);
+  // Adds the stop tokens of generation_config.json.
+  Result<void> add_generation_config(const Json& generation_config, std::string_view what);
+};
 
 }  // namespace glmd

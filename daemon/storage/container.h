@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,33 +30,12 @@ struct Tensor {
   std::string name;
   TensorLayout layout = TensorLayout::matrix;
   BlockFormat format = BlockFormat::f32;
-  int64_t rows = 0, columns = 0;  // logical; gate_up and expert: those of gate
+  int64_t rows = 0, columns = 0;  // logical; gate_up and expert: rows and columns of gate
   int32_t file = 0;
   int64_t offset = 0;  // in the file
   int64_t bytes = 0;
   uint64_t hash = 0;  // XXH3-64 of the bytes
 };
-
-// What a container of this checkpoint must hold, in file order: name, layout, logical shape.
-struct TensorSpec {
-  std::string name;
-  TensorLayout layout = TensorLayout::matrix;
-  int64_t rows = 0, columns = 0;
-  int64_t layer = -1;  // -1: not of a layer
-  bool is_optional = false;
-};
-std::vector<TensorSpec> tensor_inventory(const CheckpointConfig& config, bool with_draft_layer);
-
-// Bytes of a tensor of that layout, format and logical shape; `hidden` matters to experts only
-// (columns).
-int64_t tensor_bytes(TensorLayout layout, BlockFormat format, int64_t rows, int64_t columns);
-
-std::string_view name_of(TensorLayout layout);
-std::string_view name_of(BlockFormat format);
-std::optional<TensorLayout> layout_of(std::string_view name);
-std::optional<BlockFormat> format_of(std::string_view name);
-
-constexpr int64_t container_format_version = 1;
 
 // Names of a container's tensors. `L` is the layer; the draft layer is layer num_hidden_layers.
 //   embedding, head, norm
@@ -74,16 +52,19 @@ constexpr int64_t container_format_version = 1;
 //   layers.L.{embedding, head}
 class Container {
  public:
+  static constexpr int64_t format_version = 1;
+
   static Result<Container> open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
-  const Json& config() const { return config_; }      // config.json
+  const Json& config() const { return config_; }  // config.json
+  // config.json checked, with the stop tokens of generation_config.json; draft_layers is 0 where
+  // the container has no draft layer, whatever config.json says.
+  const CheckpointConfig& checkpoint() const { return checkpoint_; }
   const Json& manifest() const { return manifest_; }  // glmd.json
   uint64_t identity() const { return identity_; }
   bool is_reference() const { return is_reference_; }  // both policies exact (DECISIONS 6)
   double latent_norm_eps() const { return latent_norm_eps_; }
-  const CheckpointConfig& checkpoint() const { return checkpoint_; }
-  bool has_draft_layer() const { return has_draft_layer_; }
   bool has_tokenizer() const;
 
   const std::vector<std::string>& files() const {
@@ -94,14 +75,13 @@ class Container {
 
   // Reads one tensor's bytes and checks its hash.
   Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true) const;
-  // Every checksum and every missing or short file, all at once; empty: sound.
-  std::vector<std::string> verify() const;
+  // Every checksum and every missing or short file of a folder, all at once; empty: sound.
+  static std::vector<std::string> verify(const std::string& folder);
 
  private:
   std::string folder_;
   Json config_, manifest_;
   CheckpointConfig checkpoint_;
-  bool has_draft_layer_ = false;
   uint64_t identity_ = 0;
   bool is_reference_ = false;
   double latent_norm_eps_ = 1e-5;

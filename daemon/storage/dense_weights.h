@@ -1,33 +1,45 @@
-// All tensors but the routed experts, in one mapping, checked against their hashes. Thread: any,
-// after load.
+// All tensors of a container but the experts, resident in one piece of memory, each 64-byte
+// aligned.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
-#include <string>
 #include <string_view>
 
+#include "kernels/block_formats.h"
 #include "platform/aligned_memory.h"
+#include "platform/result.h"
 #include "storage/container.h"
 
 namespace glmd {
 
 class DenseWeights {
  public:
-  static Result<DenseWeights> load(const Container& container);
+  using Progress = std::function<void(int64_t bytes_done, int64_t bytes_total)>;
 
-  // CHECK that the tensor exists: Container::open saw to it. gate_up: `rows` is that of gate.
-  Matrix matrix(std::string_view name) const;
-  const float* vector(std::string_view name) const;
+  // Reads and checks every checksum. `container` must outlive the weights.
+  static Result<DenseWeights> load(const Container& container, const Progress& progress = {});
+
+  // What load() will take: known before any memory is.
+  static int64_t bytes_needed(const Container& container);
+
+  bool has(std::string_view name) const { return places_.find(name) != places_.end(); }
+  const Tensor& tensor(std::string_view name) const;  // must exist
+  const uint8_t* data(std::string_view name) const;   // must exist
+  const float* vector(std::string_view name) const;   // of layout vector
+  Matrix matrix(std::string_view name) const;         // gate_up: rows of gate
   int64_t size_bytes() const { return memory_.size_bytes(); }
+  // False where RLIMIT_MEMLOCK forbids it.
   bool lock() { return memory_.lock(); }
 
  private:
   struct Place {
-    Matrix matrix;
-    TensorLayout layout;
+    const Tensor* tensor;
+    int64_t offset;
   };
   AlignedMemory memory_;
-  std::map<std::string, Place, std::less<>> places_;
+  std::map<std::string_view, Place> places_;  // names live in the container
 };
 
 }  // namespace glmd

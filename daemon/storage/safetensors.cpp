@@ -1,162 +1,225 @@
 #include "storage/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <set>
-
-#include "platform/aligned_memory.h"
 
 namespace glmd {
 namespace {
 
-constexpr int64_t header_bytes_max = 256 << 20;
-constexpr int64_t elements_max = int64_t{1} << 48;
+constexpr int64_t header_bytes_max = int64_t{64} << 20;
+constexpr int64_t data_alignment = 4096;
+constexpr size_t rank_max = 8;
 
-struct TypeName {
-  StoredType type;
-  std::string_view name;
-  int64_t bytes;
-};
-constexpr TypeName type_names[] = {
-    {StoredType::f32, "F32", 4},      {StoredType::f16, "F16", 2},
-    {StoredType::bf16, "BF16", 2},    {StoredType::f8_e4m3, "F8_E4M3", 1},
-    {StoredType::u8, "U8", 1},        {StoredType::i8, "I8", 1},
-    {StoredType::i32, "I32", 4},      {StoredType::i64, "I64", 8},
-    {StoredType::boolean, "BOOL", 1},
-};
-
-std::optional<StoredType> type_of(const Json* json) {
-  if (json == nullptr || !json->is_string()) return std::nullopt;
-  for (const TypeName& entry : type_names) {
-    if (entry.name == json->as_string()) return entry.type;
-  }
-  return std::nullopt;
+int64_t round_up_to(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
 }
 
-bool is_count(const Json& json) {
-  return json.is_integer() && !json.is_unsigned_above_int64() && json.as_integer() >= 0;
+std::string shown(const Json& value) {
+  std::string text = value.to_string();
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
 }
 
-Result<StoredTensor> parse_tensor(const std::string& what, const std::string& name,
-                                  const Json& json, int64_t data_offset, int64_t data_bytes) {
-  StoredTensor tensor;
-  tensor.name = name;
-  const std::optional<StoredType> type = type_of(json.find("dtype"));
-  if (!type) {
-    return error(ErrorKind::bad_input, "{}: dtype: {}", what,
-                 json.find("dtype") == nullptr ? "missing"
-                                               : "cannot read " + json.find("dtype")->to_string());
-  }
-  tensor.type = *type;
-  const Json* shape = json.find("shape");
-  if (shape == nullptr || !shape->is_array() || shape->items().size() > 8) {
-    return error(ErrorKind::bad_input, "{}: shape: wanted a list of at most 8 sizes", what);
-  }
-  int64_t elements = 1;
-  for (const Json& size : shape->items()) {
-    if (!is_count(size) || size.as_integer() > elements_max ||
-        (size.as_integer() > 0 && elements > elements_max / size.as_integer())) {
-      return error(ErrorKind::bad_input, "{}: shape: {} is not a size that can be", what,
-                   shape->to_string());
+// A name goes into messages and file formats: no control characters, not endless.
+bool is_good_name(std::string_view name) {
+  return !name.empty() && name.size() <= 512 && std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  });
+}
+
+bool is_size(const Json& value) {
+  return value.is_integer() && !value.is_unsigned_above_int64() && value.as_integer() >= 0;
+}
+
+// The bytes of a shape, or an error where the product does not fit.
+Result<int64_t> shape_bytes(const std::vector<int64_t>& shape, int64_t element_bits,
+                            const std::string& where) {
+  int64_t bits = element_bits;
+  for (const int64_t dimension : shape) {
+    if (__builtin_mul_overflow(bits, dimension, &bits)) {
+      return error(ErrorKind::bad_input, "{}: shape: wanted fewer than 2^63 bits, got {}", where,
+                   shape_text(shape));
     }
-    elements *= size.as_integer();
-    tensor.shape.push_back(size.as_integer());
   }
-  const Json* offsets = json.find("data_offsets");
+  if (bits % 8 != 0) {
+    return error(ErrorKind::bad_input, "{}: shape: wanted whole bytes, got {} bits", where, bits);
+  }
+  return bits / 8;
+}
+
+Result<StoredTensor> read_entry(const std::string& name, const Json& entry, int64_t data_bytes,
+                                const std::string& path) {
+  const std::string where = path + ": tensor " + name;
+  if (!entry.is_object()) {
+    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", where, shown(entry));
+  }
+  const Json* dtype = entry.find("dtype");
+  const Json* shape = entry.find("shape");
+  const Json* offsets = entry.find("data_offsets");
+  if (dtype == nullptr || !dtype->is_string() || dtype_bits(dtype->as_string()) == 0) {
+    return error(ErrorKind::bad_input, "{}: dtype: wanted a safetensors dtype, got {}", where,
+                 dtype == nullptr ? "nothing" : shown(*dtype));
+  }
+  if (shape == nullptr || !shape->is_array() || shape->items().size() > rank_max ||
+      !std::all_of(shape->items().begin(), shape->items().end(), is_size)) {
+    return error(ErrorKind::bad_input, "{}: shape: wanted at most {} sizes, got {}", where,
+                 rank_max, shape == nullptr ? "nothing" : shown(*shape));
+  }
   if (offsets == nullptr || !offsets->is_array() || offsets->items().size() != 2 ||
-      !is_count(offsets->items()[0]) || !is_count(offsets->items()[1])) {
-    return error(ErrorKind::bad_input, "{}: data_offsets: wanted two offsets", what);
+      !std::all_of(offsets->items().begin(), offsets->items().end(), is_size)) {
+    return error(ErrorKind::bad_input, "{}: data_offsets: wanted two sizes, got {}", where,
+                 offsets == nullptr ? "nothing" : shown(*offsets));
   }
-  const int64_t begin = offsets->items()[0].as_integer(), end = offsets->items()[1].as_integer();
+  StoredTensor tensor{.name = name, .dtype = dtype->as_string(), .shape = {}};
+  for (const Json& dimension : shape->items()) tensor.shape.push_back(dimension.as_integer());
+  const int64_t begin = offsets->items()[0].as_integer();
+  const int64_t end = offsets->items()[1].as_integer();
   if (begin > end || end > data_bytes) {
-    return error(
-        ErrorKind::bad_input,
-        "{}: data_offsets [{}, {}]: wanted inside the file's {} data bytes (is it cut short?)",
-        what, begin, end, data_bytes);
+    return error(ErrorKind::bad_input,
+                 "{}: data_offsets: wanted a range within the {} bytes of data, got [{}, {}]",
+                 where, data_bytes, begin, end);
   }
-  tensor.bytes = elements * bytes_of(tensor.type);
-  tensor.offset = data_offset + begin;
-  if (end - begin != tensor.bytes) {
-    return error(ErrorKind::bad_input, "{}: shape {} of {} needs {} bytes, data_offsets give {}",
-                 what, shape->to_string(), name_of(tensor.type), tensor.bytes, end - begin);
+  tensor.offset = begin;
+  tensor.bytes = end - begin;
+  const int64_t wanted = TRY(shape_bytes(tensor.shape, dtype_bits(tensor.dtype), where));
+  if (wanted != tensor.bytes) {
+    return error(ErrorKind::bad_input, "{}: {} {}: wanted {} bytes, got {}", where, tensor.dtype,
+                 shape_text(tensor.shape), wanted, tensor.bytes);
   }
   return tensor;
 }
 
+// Sorted by offset, each tensor must begin where the last one ended, and the last end where the
+// file does.
+Result<void> check_no_holes(const SafetensorsHeader& header, int64_t data_bytes,
+                            const std::string& path) {
+  int64_t end = 0;
+  for (const StoredTensor& tensor : header.tensors) {
+    if (tensor.offset != end) {
+      return error(ErrorKind::bad_input,
+                   "{}: tensor {}: data_offsets: wanted to begin at {}, got {} ({})", path,
+                   tensor.name, end, tensor.offset,
+                   tensor.offset < end ? "overlaps the tensor before it" : "leaves a hole");
+    }
+    end = tensor.offset + tensor.bytes;
+  }
+  if (end != data_bytes) {
+    return error(ErrorKind::bad_input,
+                 "{}: wanted {} bytes of data, got {} (after the last tensor)", path, end,
+                 data_bytes);
+  }
+  return {};
+}
+
+std::string header_text(std::vector<StoredTensor>& tensors) {
+  std::string text = "{\"__metadata__\":{\"format\":\"glmd\"}";
+  int64_t offset = 0;
+  for (StoredTensor& tensor : tensors) {
+    text += ',';
+    append_json_string(text, tensor.name);
+    text += ":{\"dtype\":";
+    append_json_string(text, tensor.dtype);
+    text += ",\"shape\":[";
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      text += fmt::format("{}{}", i == 0 ? "" : ",", tensor.shape[i]);
+    }
+    text += fmt::format("],\"data_offsets\":[{},{}]}}", offset, offset + tensor.bytes);
+    tensor.offset = offset;
+    offset += tensor.bytes;
+  }
+  text += '}';
+  const int64_t data_offset = round_up_to(static_cast<int64_t>(text.size()) + 8, data_alignment);
+  text.resize(static_cast<size_t>(data_offset) - 8, ' ');
+  for (StoredTensor& tensor : tensors) tensor.offset += data_offset;
+  return text;
+}
+
 }  // namespace
 
-int64_t bytes_of(StoredType type) {
-  return type_names[static_cast<int>(type)].bytes;
-}
-std::string_view name_of(StoredType type) {
-  return type_names[static_cast<int>(type)].name;
+int64_t dtype_bits(std::string_view dtype) {
+  if (dtype == "BOOL" || dtype == "U8" || dtype == "I8") return 8;
+  if (dtype == "F8_E4M3" || dtype == "F8_E5M2" || dtype == "F8_E8M0") return 8;
+  if (dtype == "BF16" || dtype == "F16" || dtype == "I16" || dtype == "U16") return 16;
+  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 32;
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 64;
+  if (dtype == "F4") return 4;
+  return 0;
 }
 
-Result<std::vector<StoredTensor>> read_safetensors_header(const File& file) {
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+Result<SafetensorsHeader> read_safetensors_header(const File& file) {
+  const std::string& path = file.path();
   const int64_t file_bytes = TRY(file.size_bytes());
-  uint64_t header_bytes = 0;
   if (file_bytes < 8) {
-    return error(ErrorKind::bad_input, "{}: wanted a safetensors file, got {} bytes", file.path(),
+    return error(ErrorKind::bad_input, "{}: not safetensors: wanted at least 8 bytes, got {}", path,
                  file_bytes);
   }
-  TRY(file.read_at(0, {reinterpret_cast<uint8_t*>(&header_bytes), sizeof header_bytes}));
-  if (header_bytes > static_cast<uint64_t>(std::min(header_bytes_max, file_bytes - 8))) {
-    return error(ErrorKind::bad_input, "{}: header of {} bytes: wanted at most {}", file.path(),
-                 header_bytes, std::min(header_bytes_max, file_bytes - 8));
+  uint8_t length_bytes[8];
+  TRY(file.read_at(0, length_bytes));
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | length_bytes[i];
+  const uint64_t length_max = static_cast<uint64_t>(std::min(header_bytes_max, file_bytes - 8));
+  if (length < 2 || length > length_max) {
+    return error(ErrorKind::bad_input, "{}: safetensors header: wanted from 2 to {} bytes, got {}",
+                 path, length_max, length);
   }
-  std::string text(header_bytes, '\0');
+  std::string text(length, '\0');
   TRY(file.read_at(8, {reinterpret_cast<uint8_t*>(text.data()), text.size()}));
-  const Json header = TRY(parse_json(text, file.path() + ": header", 16));
-  if (!header.is_object()) {
-    return error(ErrorKind::bad_input, "{}: header: wanted a JSON object", file.path());
+  const Json json = TRY(parse_json(text, path + ": safetensors header", 16));
+  if (!json.is_object()) {
+    return error(ErrorKind::bad_input, "{}: safetensors header: wanted an object, got {}", path,
+                 shown(json));
   }
 
-  const auto data_offset = static_cast<int64_t>(8 + header_bytes);
-  std::vector<StoredTensor> tensors;
+  SafetensorsHeader header;
+  header.data_offset = 8 + static_cast<int64_t>(length);
+  const int64_t data_bytes = file_bytes - header.data_offset;
   std::set<std::string_view> names;
-  for (const auto& [name, json] : header.members()) {
-    if (name == "__metadata__") continue;
-    const std::string what = fmt::format("{}: tensor {}", file.path(), name);
-    if (!names.insert(name).second) return error(ErrorKind::bad_input, "{}: stands twice", what);
-    tensors.push_back(TRY(parse_tensor(what, name, json, data_offset, file_bytes - data_offset)));
-  }
-  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
-  });
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    if (tensors[i].offset < tensors[i - 1].offset + tensors[i - 1].bytes) {
-      return error(ErrorKind::bad_input, "{}: tensors {} and {} overlap at {}", file.path(),
-                   tensors[i - 1].name, tensors[i].name, tensors[i].offset);
+  for (const auto& [name, entry] : json.members()) {
+    if (!is_good_name(name)) {
+      return error(ErrorKind::bad_input, "{}: tensor name: wanted 1 to 512 printable bytes, got {}",
+                   path, shown(Json::string(name)));
     }
+    if (!names.insert(name).second) {
+      return error(ErrorKind::bad_input, "{}: tensor {}: stands twice in the header", path, name);
+    }
+    if (name == "__metadata__") {
+      if (entry.is_object()) header.metadata = entry.members();
+      continue;
+    }
+    header.tensors.push_back(TRY(read_entry(name, entry, data_bytes, path)));
   }
-  return tensors;
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const StoredTensor& a, const StoredTensor& b) {
+              return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+            });
+  TRY(check_no_holes(header, data_bytes, path));
+  for (StoredTensor& tensor : header.tensors) tensor.offset += header.data_offset;
+  return header;
 }
 
-std::string make_safetensors_header(std::vector<StoredTensor>& tensors) {
-  constexpr int64_t alignment = 4096;
-  Json header = Json::object();
-  int64_t next = 0;
-  for (StoredTensor& tensor : tensors) {
-    Json shape = Json::array();
-    for (const int64_t size : tensor.shape) shape.items().push_back(Json::integer(size));
-    Json entry = Json::object();
-    entry.set("dtype", Json::string(std::string(name_of(tensor.type))));
-    entry.set("shape", std::move(shape));
-    entry.set("data_offsets",
-              Json::array({Json::integer(next), Json::integer(next + tensor.bytes)}));
-    header.members().emplace_back(tensor.name, std::move(entry));
-    tensor.offset = next;
-    next += tensor.bytes;
-  }
-  std::string text = header.to_string();
-  const int64_t data_offset = round_up(static_cast<int64_t>(text.size()) + 8, alignment);
-  text.resize(static_cast<size_t>(data_offset - 8), ' ');
-  const uint64_t length = text.size();
-  std::string bytes(sizeof length, '\0');
-  std::memcpy(bytes.data(), &length, sizeof length);
-  for (StoredTensor& tensor : tensors) tensor.offset += data_offset;
-  return bytes + text;
+Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
+                                                    std::vector<StoredTensor>& tensors) {
+  const std::string text = header_text(tensors);
+  SafetensorsWriter writer(TRY(File::create(path)));
+  uint8_t length_bytes[8];
+  for (int i = 0; i < 8; ++i) length_bytes[i] = static_cast<uint8_t>(text.size() >> (8 * i));
+  TRY(writer.write_at(0, length_bytes));
+  TRY(writer.write_at(8, {reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
+  return writer;
+}
+
+Result<void> SafetensorsWriter::write_at(int64_t offset, std::span<const uint8_t> bytes) {
+  return file_.write_at(offset, bytes);
+}
+
+int64_t SafetensorsWriter::file_bytes(std::vector<StoredTensor> tensors) {
+  int64_t total = 8 + static_cast<int64_t>(header_text(tensors).size());
+  for (const StoredTensor& tensor : tensors) total += tensor.bytes;
+  return total;
 }
 
 }  // namespace glmd

@@ -1,6 +1,6 @@
-// The safetensors container format: 8 bytes of header length, a JSON header, data. Untrusted:
-// sizes, offsets, overlaps and duplicates are checked before anything is read. Spec:
-// github.com/huggingface/safetensors, "Format".
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without
+// holes. Reading trusts nothing; writing pads the header with spaces so that the data starts at a
+// multiple of 4096.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,45 @@
 
 namespace glmd {
 
-enum class StoredType : uint8_t { f32, f16, bf16, f8_e4m3, u8, i8, i32, i64, boolean };
-int64_t bytes_of(StoredType type);
-std::string_view name_of(StoredType type);
-
 struct StoredTensor {
   std::string name;
-  StoredType type = StoredType::u8;
-  std::vector<int64_t> shape;
-  int64_t offset = 0;  // in the file
+  std::string dtype;           // as in the header: BF16, F8_E4M3, ...
+  std::vector<int64_t> shape;  // no element negative, product times element size is `bytes`
+  int64_t offset = 0;          // in the file
   int64_t bytes = 0;
 };
 
-// The tensors of one file, in order of offset.
-Result<std::vector<StoredTensor>> read_safetensors_header(const File& file);
+struct SafetensorsHeader {
+  std::vector<StoredTensor>
+      tensors;  // in the order of their bytes, which follow each other without holes
+  std::vector<Json::Member> metadata;
+  int64_t data_offset = 0;
+};
 
-// A header for tensors laid one after the other in this order, padded so that the data begins at a
-// multiple of 4096. Fills in the offsets.
-std::string make_safetensors_header(std::vector<StoredTensor>& tensors);
+// Bits of an element, or 0 for a dtype we do not know.
+int64_t dtype_bits(std::string_view dtype);
+
+// Checks lengths, names, dtypes, shapes, offsets, overlaps, holes and the size of the file.
+Result<SafetensorsHeader> read_safetensors_header(const File& file);
+
+// "[16, 48]"
+std::string shape_text(const std::vector<int64_t>& shape);
+
+// Writes one file: the header at once, then each tensor's bytes wherever write() is told.
+class SafetensorsWriter {
+ public:
+  // Sets the offsets in `tensors` (name, dtype, shape and bytes are given).
+  static Result<SafetensorsWriter> create(const std::string& path,
+                                          std::vector<StoredTensor>& tensors);
+  Result<void> write_at(int64_t offset, std::span<const uint8_t> bytes);
+  Result<void> sync() { return file_.sync(); }
+
+  // The size of the file that create() starts.
+  static int64_t file_bytes(std::vector<StoredTensor> tensors);
+
+ private:
+  explicit SafetensorsWriter(File file) : file_(std::move(file)) {}
+  File file_;
+};
 
 }  // namespace glmd

@@ -1,5 +1,6 @@
-// A BlockReader of blocking reads on a few threads: works on every file system; direct where it can
-// be.
+// The block reader for every machine: threads that pread with O_DIRECT. Completions come in the
+// order in which reads end. Thread: submit, wait and outstanding are the compute thread's; the
+// readers are inside.
 #pragma once
 
 #include <condition_variable>
@@ -17,25 +18,32 @@ namespace glmd {
 
 class ThreadReader : public BlockReader {
  public:
-  static Result<std::unique_ptr<BlockReader>> open(const std::vector<std::string>& paths,
-                                                   int thread_count);
+  static Result<std::unique_ptr<ThreadReader>> open(std::vector<std::string> paths,
+                                                    int thread_count);
+  // Waits for reads that are under way; those not begun are dropped.
   ~ThreadReader() override;
+  ThreadReader(const ThreadReader&) = delete;
+  ThreadReader& operator=(const ThreadReader&) = delete;
 
   void submit(const ReadRequest& request) override;
   ReadCompletion wait() override;
   int64_t outstanding() const override { return outstanding_; }
 
  private:
-  ThreadReader() = default;
-  void work();
+  explicit ThreadReader(std::vector<File> files);
+  void start(int thread_count);
+  void serve();
+  Result<void> read(const ReadRequest& request) const;
 
-  std::vector<File> files_;
+  const std::vector<File> files_;
   int64_t outstanding_ = 0;  // compute thread only
-  std::mutex mutex_;
-  std::condition_variable has_requests_, has_completions_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable has_request_, has_completion_;
   std::deque<ReadRequest> requests_;
   std::deque<ReadCompletion> completions_;
-  bool is_stopping_ = false;
+  bool is_closing_ = false;
+
   std::vector<std::thread> threads_;
 };
 

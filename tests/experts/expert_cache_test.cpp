@@ -5,7 +5,7 @@
 #include <random>
 
 #include "experts/expert_cache.h"
-#include "storage/checksum.h"
+#include "storage/manifest.h"
 
 namespace glmd {
 namespace {
@@ -57,7 +57,7 @@ std::vector<ExpertExtent> extents(int32_t count) {
     list.push_back({.file = 0,
                     .offset = i * expert_size,
                     .bytes = expert_size,
-                    .hash = checksum(content_of(i)),
+                    .hash = hash_bytes(content_of(i)),
                     .name = "layer 0: expert " + std::to_string(i)});
   }
   return list;
@@ -84,7 +84,7 @@ TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
     ASSERT_TRUE(cache.start_load(expert));
     EXPECT_EQ(cache.wait_for_arrival().expert, expert);
   }
-  EXPECT_EQ(checksum({pinned.bytes(), expert_size}), checksum(content_of(0)));
+  EXPECT_EQ(hash_bytes({pinned.bytes(), expert_size}), hash_bytes(content_of(0)));
   EXPECT_TRUE(cache.find(0).has_value());
 }
 
@@ -144,7 +144,7 @@ TEST(ExpertCache, faults_end_in_the_right_bytes_or_an_error_that_names_the_exper
           }
           lease = std::move(arrival.lease).value();
         }
-        ASSERT_EQ(checksum({lease->bytes(), expert_size}), checksum(content_of(expert)));
+        ASSERT_EQ(hash_bytes({lease->bytes(), expert_size}), hash_bytes(content_of(expert)));
       }
     }
     EXPECT_EQ(reader.outstanding(), 0);

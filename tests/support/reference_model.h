@@ -11,7 +11,7 @@
 #include "model/families.h"
 #include "platform/file.h"
 #include "storage/container.h"
-#include "tools/convert/conversion.h"
+#include "tools/convert/converter.h"
 #include "tools/eval/evaluation.h"
 
 namespace glmd {
@@ -67,12 +67,11 @@ inline Container convert_and_open(const std::string& source, const std::string& 
                                   Policy experts, Policy dense, double latent_norm_eps) {
   const Result<void> converted = convert({.source = source,
                                           .target = target,
-                                          .experts = experts,
-                                          .dense = dense,
+                                          .policies = {.experts = experts, .dense = dense},
                                           .latent_norm_eps = latent_norm_eps,
                                           .ignored = {},
-                                          .threads = 2,
-                                          .say = {}});
+                                          .threads = 2},
+                                         [](const ConvertProgress&) { return true; });
   EXPECT_TRUE(converted.ok()) << (converted.ok() ? "" : converted.error().message);
   Result<Container> container = Container::open(target);
   EXPECT_TRUE(container.ok()) << (container.ok() ? "" : container.error().message);
@@ -119,7 +118,7 @@ inline Logits logits_of(const Container& container, std::span<const int32_t> ids
     out.draft.insert(out.draft.end(), row.begin(), row.end());
     return {};
   };
-  const bool has_draft = container.has_draft_layer();
+  const bool has_draft = container.checkpoint().draft_layers == 1;
   const Result<void> result =
       forced_logits(*model, ids, options.step_rows, main, has_draft ? &draft : nullptr);
   EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);

@@ -154,7 +154,7 @@ Result<void> run_questions(const Options& options) {
     tokens_max = std::max<int64_t>(tokens_max, question.prompt.size() + question.answer.size());
   }
   Loaded loaded = TRY(load(options, tokens_max));
-  const std::vector<int32_t>& stops = loaded.container.checkpoint().eos_ids;
+  const std::vector<int32_t>& stops = loaded.container.checkpoint().stop_tokens;
   int64_t exact = 0;
   Json failed = Json::array();
   for (size_t i = 0; i < questions.size(); ++i) {

@@ -9,16 +9,16 @@ namespace {
 
 Result<void> route(const Compute& compute, const CheckpointConfig& config,
                    const RoutedWeights& weights, int64_t row_count, Workspace& workspace) {
-  const int64_t experts = config.routed_experts, chosen = config.experts_per_token;
+  const int64_t experts = config.n_routed_experts, chosen = config.experts_per_token;
   float* scores = grown(workspace.router_scores, row_count * experts);
   grown(workspace.choices, row_count * chosen);
   multiply(compute, weights.router, workspace.normed_rows, scores, experts);
   const RouterRule rule{.experts = experts,
                         .chosen = chosen,
-                        .groups = config.expert_groups,
-                        .groups_kept = config.expert_groups_kept,
+                        .groups = config.n_group,
+                        .groups_kept = config.topk_group,
                         .is_normalised = config.norm_topk_prob,
-                        .scale = config.routed_scaling_factor};
+                        .scale = static_cast<float>(config.routed_scaling_factor)};
   for (int64_t row = 0; row < row_count; ++row) {
     float* row_scores = scores + row * experts;
     if (!std::all_of(row_scores, row_scores + experts, [](float z) { return std::isfinite(z); })) {
@@ -35,7 +35,7 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
 // Every chosen expert once, with the rows that chose it, in ascending id.
 std::vector<ExpertWork> work_list(const CheckpointConfig& config, const RoutedWeights& weights,
                                   int64_t row_count, const Workspace& workspace) {
-  std::vector<int64_t> place(static_cast<size_t>(config.routed_experts), -1);
+  std::vector<int64_t> place(static_cast<size_t>(config.n_routed_experts), -1);
   std::vector<ExpertWork> works;
   const int64_t count = row_count * config.experts_per_token;
   for (int64_t output = 0; output < count; ++output) {
@@ -61,7 +61,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   const RoutedWeights& routed = *weights.routed;
   TRY(route(compute, config, routed, row_count, workspace));
 
-  const int64_t hidden = config.hidden, chosen = config.experts_per_token;
+  const int64_t hidden = config.hidden_size, chosen = config.experts_per_token;
   float* outputs = grown(workspace.expert_outputs, row_count * chosen * hidden);
   const std::vector<ExpertWork> works = work_list(config, routed, row_count, workspace);
   const Activations& input = workspace.normed_rows.for_format(compute, routed.shape.format);

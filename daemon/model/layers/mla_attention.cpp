@@ -112,8 +112,8 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
   multiply_heads(compute, weights.v_b, heads, workspace.latents.data(), {heads * latent, latent},
                  mixed, {heads * v, v}, row_count, workspace.heads);
   workspace.mixed_rows.set(mixed, heads * v, row_count, heads * v);
-  float* update = grown(workspace.update, row_count * config.hidden);
-  multiply(compute, weights.o, workspace.mixed_rows, update, config.hidden);
+  float* update = grown(workspace.update, row_count * config.hidden_size);
+  multiply(compute, weights.o, workspace.mixed_rows, update, config.hidden_size);
 }
 
 }  // namespace glmd

@@ -29,7 +29,7 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
                  const IndexerWeights& weights, int64_t layer, const CacheLayout& layout,
                  std::span<const PassRow> rows, Workspace& workspace) {
   const auto row_count = static_cast<int64_t>(rows.size());
-  const int64_t width = config.index_head_dim, heads = config.index_heads;
+  const int64_t width = config.index_head_dim, heads = config.index_n_heads;
   const int64_t pairs = config.qk_rope_head_dim / 2;
 
   float* keys = grown(workspace.index_key, row_count * width);

@@ -1,0 +1,46 @@
+// glmd.json: what a container says about itself. The converter writes it, Container reads it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "platform/json.h"
+#include "platform/result.h"
+#include "storage/container.h"
+
+namespace glmd {
+
+struct Manifest {
+  struct FileEntry {
+    std::string name;  // no folder in it
+    int64_t bytes = 0;
+  };
+  struct TensorEntry {
+    TensorLayout layout = TensorLayout::matrix;
+    BlockFormat format = BlockFormat::f32;
+    int64_t rows = 0, columns = 0;
+    uint64_t hash = 0;
+  };
+
+  std::string family;
+  std::string experts_policy, dense_policy;
+  double latent_norm_eps = 1e-5;
+  bool has_draft_layer = false;
+  Json source;  // name, revision, files: for people
+  std::vector<FileEntry> files;
+  std::map<std::string, TensorEntry, std::less<>> tensors;
+
+  // A hash over the sorted names and hashes of the tensors.
+  uint64_t identity() const;
+
+  Json to_json() const;
+  // Refuses another format version by its number, and tables other than ours.
+  static Result<Manifest> parse(const Json& json, std::string_view what);
+};
+
+// XXH3-64.
+uint64_t hash_bytes(std::span<const uint8_t> bytes);
+
+}  // namespace glmd

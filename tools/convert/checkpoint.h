@@ -1,0 +1,65 @@
+// A Hugging Face checkpoint folder, read as it lies: which tensor is in which shard, and rows of it
+// on demand. Nothing of it is trusted; symbolic links (hub caches) are followed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "platform/file.h"
+#include "platform/json.h"
+#include "platform/result.h"
+#include "storage/checkpoint_config.h"
+#include "storage/safetensors.h"
+
+namespace glmd {
+
+struct SourceTensor {
+  StoredTensor stored;
+  int32_t shard = 0;
+};
+
+class Checkpoint {
+ public:
+  struct FileStamp {
+    std::string name;
+    int64_t bytes = 0;
+    int64_t modified_ns = 0;
+  };
+
+  // Tensors whose names match one of the `ignored` patterns (*, ?, [...]) are treated as not there.
+  static Result<Checkpoint> open(const std::string& folder,
+                                 const std::vector<std::string>& ignored);
+
+  const std::string& folder() const { return folder_; }
+  const CheckpointConfig& config() const { return config_; }
+  const std::map<std::string, SourceTensor, std::less<>>& tensors() const { return tensors_; }
+  const SourceTensor* find(std::string_view name) const;
+  int64_t ignored_count() const { return ignored_count_; }
+
+  // Shards and small files with size and time: what a resumed conversion must find unchanged.
+  const std::vector<FileStamp>& stamps() const { return stamps_; }
+  const std::vector<FileStamp>& shard_stamps() const { return shard_stamps_; }
+  // Those of config.json, tokenizer.json and so on that exist.
+  const std::vector<std::string>& small_files() const { return small_files_; }
+
+  // Bytes [offset, offset + target) of a tensor. Thread: any.
+  Result<void> read(const SourceTensor& tensor, int64_t offset, std::span<uint8_t> target) const;
+  const std::string& path(const SourceTensor& tensor) const;
+
+ private:
+  Result<void> add_shard(const std::string& name, const std::vector<std::string>& ignored);
+
+  std::string folder_;
+  CheckpointConfig config_;
+  std::vector<File> shards_;
+  std::map<std::string, SourceTensor, std::less<>> tensors_;
+  std::vector<FileStamp> stamps_, shard_stamps_;
+  std::vector<std::string> small_files_;
+  int64_t ignored_count_ = 0;
+};
+
+}  // namespace glmd

@@ -1,0 +1,323 @@
+#include "tools/convert/conversion_plan.h"
+
+#include <optional>
+#include <set>
+
+namespace glmd {
+namespace {
+
+constexpr int64_t dense_file_bytes = int64_t{4} << 30;
+
+// Names of the checkpoint for names of the container, within a layer.
+struct NamePair {
+  const char* ours;
+  const char* theirs;
+};
+constexpr NamePair global_names[] = {{"embedding", "model.embed_tokens.weight"},
+                                     {"head", "lm_head.weight"},
+                                     {"norm", "model.norm.weight"}};
+constexpr NamePair layer_names[] = {
+    {"input_norm", "input_layernorm.weight"},
+    {"post_attention_norm", "post_attention_layernorm.weight"},
+    {"attention.q_a", "self_attn.q_a_proj.weight"},
+    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight"},
+    {"attention.q_b", "self_attn.q_b_proj.weight"},
+    {"attention.kv_a", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight"},
+    {"attention.k_b", "self_attn.kv_b_proj.weight"},
+    {"attention.v_b", "self_attn.kv_b_proj.weight"},
+    {"attention.o", "self_attn.o_proj.weight"},
+    {"indexer.q_b", "self_attn.indexer.wq_b.weight"},
+    {"indexer.k", "self_attn.indexer.wk.weight"},
+    {"indexer.k_norm", "self_attn.indexer.k_norm.weight"},
+    {"indexer.k_norm_bias", "self_attn.indexer.k_norm.bias"},
+    {"indexer.weights", "self_attn.indexer.weights_proj.weight"},
+    {"mlp.down", "mlp.down_proj.weight"},
+    {"shared.down", "mlp.shared_experts.down_proj.weight"},
+    {"router", "mlp.gate.weight"},
+    {"router_bias", "mlp.gate.e_score_correction_bias"},
+    {"embedding_norm", "enorm.weight"},
+    {"hidden_norm", "hnorm.weight"},
+    {"eh_proj", "eh_proj.weight"},
+    {"head_norm", "shared_head.norm.weight"},
+    {"embedding", "embed_tokens.weight"},
+    {"head", "shared_head.head.weight"},
+};
+
+std::string_view within_layer(const InventoryEntry& entry) {
+  std::string_view name = entry.name;
+  if (entry.layer < 0) return name;
+  name.remove_prefix(name.find('.') + 1);
+  return name.substr(name.find('.') + 1);
+}
+
+std::string layer_prefix(int64_t layer) {
+  return fmt::format("model.layers.{}.", layer);
+}
+
+std::string source_name(const InventoryEntry& entry) {
+  const std::string_view ours = within_layer(entry);
+  if (entry.layer < 0) {
+    for (const NamePair& pair : global_names)
+      if (ours == pair.ours) return pair.theirs;
+  } else {
+    for (const NamePair& pair : layer_names)
+      if (ours == pair.ours) return layer_prefix(entry.layer) + pair.theirs;
+  }
+  CHECK(!"every name of the inventory has a source");
+  return {};
+}
+
+bool is_weight_dtype(const std::string& dtype) {
+  return dtype == "BF16" || dtype == "F16" || dtype == "F32" || dtype == "F8_E4M3";
+}
+
+class Planner {
+ public:
+  Planner(const Checkpoint& checkpoint, const Policies& policies)
+      : checkpoint_(checkpoint), policies_(policies) {}
+
+  Result<ConversionPlan> plan();
+
+ private:
+  Result<void> add_sources(PlannedTensor& tensor);
+  Result<void> add_matrix(PlannedTensor& tensor, const std::string& name, int64_t rows,
+                          int64_t columns);
+  Result<void> add_fused(PlannedTensor& tensor, const std::string& name, int64_t matrix_rows,
+                         int64_t first_row, int64_t rows, int64_t columns);
+  Result<const SourceTensor*> find_shaped(const std::string& name,
+                                          const std::vector<int64_t>& shape);
+  Result<void> add_scales(MatrixSource& source, const std::string& name,
+                          const std::vector<int64_t>& shape);
+  BlockFormat choose_format(const PlannedTensor& tensor) const;
+  PlannedFile& file_for(const PlannedTensor& tensor);
+  Result<void> check_all_used() const;
+
+  const Checkpoint& checkpoint_;
+  const Policies policies_;
+  ConversionPlan plan_;
+  std::set<std::string, std::less<>> used_;
+  std::vector<std::string> missing_;
+  int64_t dense_bytes_ = 0;  // in the dense file that is being filled
+  int dense_files_ = 0;
+};
+
+Result<ConversionPlan> Planner::plan() {
+  plan_.config = checkpoint_.config();
+  CheckpointConfig& config = plan_.config;
+  if (config.draft_layers > 0) {
+    const std::string prefix = layer_prefix(config.layers);
+    const auto first = checkpoint_.tensors().lower_bound(prefix);
+    if (first == checkpoint_.tensors().end() || !first->first.starts_with(prefix)) {
+      plan_.is_draft_absent = true;
+      config.draft_layers = 0;
+      config.is_sparse.resize(static_cast<size_t>(config.layers));
+      config.indexer_full.resize(static_cast<size_t>(config.layers));
+    }
+  }
+  for (InventoryEntry& entry : list_tensors(config)) {
+    if (entry.is_optional && checkpoint_.find(source_name(entry)) == nullptr) continue;
+    PlannedTensor tensor{.entry = std::move(entry), .sources = {}};
+    TRY(add_sources(tensor));
+    if (!missing_.empty()) continue;
+    tensor.format = choose_format(tensor);
+    tensor.bytes =
+        stored_bytes(tensor.entry.layout, tensor.format, tensor.entry.rows, tensor.entry.columns);
+    file_for(tensor).tensors.push_back(std::move(tensor));
+  }
+  if (!missing_.empty()) {
+    return error(ErrorKind::bad_input, "{}: missing tensor {}{}", checkpoint_.folder(), missing_[0],
+                 missing_.size() > 1 ? fmt::format(" and {} more", missing_.size() - 1) : "");
+  }
+  TRY(check_all_used());
+  return std::move(plan_);
+}
+
+Result<void> Planner::add_sources(PlannedTensor& tensor) {
+  const InventoryEntry& entry = tensor.entry;
+  const CheckpointConfig& config = plan_.config;
+  const std::string_view ours = within_layer(entry);
+  const std::string layer = layer_prefix(entry.layer);
+  if (entry.layout == TensorLayout::vector) {
+    MatrixSource source{.rows = 1, .columns = entry.columns};
+    source.tensor = TRY(find_shaped(source_name(entry), {entry.columns}));
+    if (source.tensor != nullptr && source.tensor->stored.dtype == "F8_E4M3") {
+      return error(ErrorKind::bad_input,
+                   "{}: tensor {}: dtype: wanted BF16, F16 or F32, got F8_E4M3",
+                   checkpoint_.path(*source.tensor), source.tensor->stored.name);
+    }
+    tensor.sources.push_back(source);
+    return {};
+  }
+  if (ours == "attention.k_b" || ours == "attention.v_b") {
+    return add_matrix(tensor, source_name(entry),
+                      config.heads * (config.qk_nope_head_dim + config.v_head_dim),
+                      config.kv_lora_rank);
+  }
+  if (entry.layout == TensorLayout::gate_up) {
+    const std::string mlp = layer + (ours == "mlp.gate_up" ? "mlp." : "mlp.shared_experts.");
+    TRY(add_matrix(tensor, mlp + "gate_proj.weight", entry.rows, entry.columns));
+    return add_matrix(tensor, mlp + "up_proj.weight", entry.rows, entry.columns);
+  }
+  if (entry.layout != TensorLayout::expert)
+    return add_matrix(tensor, source_name(entry), entry.rows, entry.columns);
+
+  const std::string experts = layer + "mlp.experts.";
+  if (checkpoint_.find(experts + "gate_up_proj") != nullptr ||
+      checkpoint_.find(experts + "down_proj") != nullptr) {
+    TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, 0, entry.rows, entry.columns));
+    TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, entry.rows, entry.rows,
+                  entry.columns));
+    return add_fused(tensor, experts + "down_proj", entry.columns, 0, entry.columns, entry.rows);
+  }
+  const std::string expert = fmt::format("{}{}.", experts, entry.expert);
+  TRY(add_matrix(tensor, expert + "gate_proj.weight", entry.rows, entry.columns));
+  TRY(add_matrix(tensor, expert + "up_proj.weight", entry.rows, entry.columns));
+  return add_matrix(tensor, expert + "down_proj.weight", entry.columns, entry.rows);
+}
+
+Result<void> Planner::add_matrix(PlannedTensor& tensor, const std::string& name, int64_t rows,
+                                 int64_t columns) {
+  MatrixSource source{.rows = rows, .columns = columns};
+  source.tensor = TRY(find_shaped(name, {rows, columns}));
+  const CheckpointConfig& config = plan_.config;
+  TRY(add_scales(source, name + "_scale_inv",
+                 {(rows + config.scale_block_rows - 1) / config.scale_block_rows,
+                  (columns + config.scale_block_columns - 1) / config.scale_block_columns}));
+  tensor.sources.push_back(source);
+  return {};
+}
+
+// One expert's rows of a tensor [experts, matrix_rows, columns].
+Result<void> Planner::add_fused(PlannedTensor& tensor, const std::string& name, int64_t matrix_rows,
+                                int64_t first_row, int64_t rows, int64_t columns) {
+  const CheckpointConfig& config = plan_.config;
+  const int64_t experts = config.n_routed_experts;
+  const int64_t scale_rows = (matrix_rows + config.scale_block_rows - 1) / config.scale_block_rows;
+  MatrixSource source{.rows = rows, .columns = columns};
+  source.tensor = TRY(find_shaped(name, {experts, matrix_rows, columns}));
+  source.first_row = tensor.entry.expert * matrix_rows + first_row;
+  source.first_scale_row = tensor.entry.expert * scale_rows;
+  source.row_in_blocks = first_row;
+  TRY(add_scales(source, name + "_scale_inv",
+                 {experts, scale_rows,
+                  (columns + config.scale_block_columns - 1) / config.scale_block_columns}));
+  tensor.sources.push_back(source);
+  return {};
+}
+
+// The tensor of that name, which must have that shape; nullptr, noted, where it is missing.
+Result<const SourceTensor*> Planner::find_shaped(const std::string& name,
+                                                 const std::vector<int64_t>& shape) {
+  const SourceTensor* tensor = checkpoint_.find(name);
+  if (tensor == nullptr) {
+    if (missing_.empty() || missing_.back() != name) missing_.push_back(name);
+    return tensor;
+  }
+  used_.insert(name);
+  if (tensor->stored.shape != shape) {
+    return error(ErrorKind::bad_input, "{}: tensor {}: shape: wanted {} (from config.json), got {}",
+                 checkpoint_.path(*tensor), name, shape_text(shape),
+                 shape_text(tensor->stored.shape));
+  }
+  if (!is_weight_dtype(tensor->stored.dtype)) {
+    return error(ErrorKind::bad_input,
+                 "{}: tensor {}: dtype: wanted BF16, F16, F32 or F8_E4M3, got {}",
+                 checkpoint_.path(*tensor), name, tensor->stored.dtype);
+  }
+  return tensor;
+}
+
+// Whether a tensor is FP8 says its dtype, never a list in config.json.
+Result<void> Planner::add_scales(MatrixSource& source, const std::string& name,
+                                 const std::vector<int64_t>& shape) {
+  if (source.tensor == nullptr || source.tensor->stored.dtype != "F8_E4M3") return {};
+  source.scales = TRY(find_shaped(name, shape));
+  if (source.scales != nullptr && source.scales->stored.dtype == "F8_E4M3") {
+    return error(ErrorKind::bad_input, "{}: tensor {}: dtype: wanted F32, BF16 or F16, got F8_E4M3",
+                 checkpoint_.path(*source.scales), name);
+  }
+  return {};
+}
+
+// The format that keeps the stored values exactly.
+BlockFormat exact_format(const PlannedTensor& tensor) {
+  std::optional<BlockFormat> format;
+  for (const MatrixSource& source : tensor.sources) {
+    const std::string& dtype = source.tensor->stored.dtype;
+    const BlockFormat own = dtype == "BF16"  ? BlockFormat::bf16
+                            : dtype == "F16" ? BlockFormat::f16
+                                             : BlockFormat::f32;
+    if (format && *format != own) return BlockFormat::f32;
+    format = own;
+  }
+  return *format;
+}
+
+BlockFormat Planner::choose_format(const PlannedTensor& tensor) const {
+  const TensorKind kind = tensor.entry.kind;
+  if (kind == TensorKind::vector) return BlockFormat::f32;
+  if (kind == TensorKind::router) return exact_format(tensor);
+  const Policy policy = kind == TensorKind::routed_expert ? policies_.experts : policies_.dense;
+  if (policy == Policy::exact) return exact_format(tensor);
+  const bool is_8_bit = kind == TensorKind::embedding || kind == TensorKind::indexer ||
+                        tensor.entry.is_draft || policy == Policy::q8;
+  if (is_8_bit) return BlockFormat::q8;
+  return policy == Policy::nl4 ? BlockFormat::nl4 : BlockFormat::nl5;
+}
+
+// Experts by layer, the draft layer's rest apart, all other tensors in files of a handy size.
+PlannedFile& Planner::file_for(const PlannedTensor& tensor) {
+  std::string name;
+  if (tensor.entry.kind == TensorKind::routed_expert) {
+    name = fmt::format("experts-{:03}.safetensors", tensor.entry.layer);
+  } else if (tensor.entry.is_draft) {
+    name = "mtp-00000.safetensors";
+  } else {
+    if (dense_files_ == 0 || dense_bytes_ + tensor.bytes > dense_file_bytes) {
+      ++dense_files_;
+      dense_bytes_ = 0;
+    }
+    dense_bytes_ += tensor.bytes;
+    name = fmt::format("dense-{:05}.safetensors", dense_files_ - 1);
+  }
+  for (PlannedFile& file : plan_.files)
+    if (file.name == name) return file;
+  plan_.files.push_back({name, {}});
+  return plan_.files.back();
+}
+
+Result<void> Planner::check_all_used() const {
+  std::vector<std::string_view> unknown;
+  for (const auto& [name, tensor] : checkpoint_.tensors())
+    if (!used_.contains(name)) unknown.push_back(name);
+  if (unknown.empty()) return {};
+  const SourceTensor& first = *checkpoint_.find(unknown[0]);
+  return error(
+      ErrorKind::bad_input,
+      "{}: unknown tensor {}{}: config.json has no use for it (--ignore PATTERN leaves it out)",
+      checkpoint_.path(first), unknown[0],
+      unknown.size() > 1 ? fmt::format(" and {} more", unknown.size() - 1) : "");
+}
+
+}  // namespace
+
+const char* policy_name(Policy policy) {
+  switch (policy) {
+    case Policy::nl4:
+      return "nl4";
+    case Policy::nl5:
+      return "nl5";
+    case Policy::q8:
+      return "q8";
+    case Policy::exact:
+      return "exact";
+  }
+  return "?";
+}
+
+Result<ConversionPlan> plan_conversion(const Checkpoint& checkpoint, const Policies& policies) {
+  return Planner(checkpoint, policies).plan();
+}
+
+}  // namespace glmd

@@ -1,0 +1,313 @@
+#include "tools/convert/converter.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "platform/parallel.h"
+#include "storage/manifest.h"
+#include "storage/safetensors.h"
+#include "tools/convert/journal.h"
+#include "tools/convert/tensor_encoder.h"
+
+namespace glmd {
+namespace {
+
+constexpr const char* journal_name = "conversion.journal";
+constexpr int64_t small_file_bytes_max = int64_t{256} << 20;
+constexpr int64_t spare_bytes = int64_t{16} << 20;  // manifest, journal, folder
+
+Error system_error(const std::string& path, std::string_view doing) {
+  const int number = errno;
+  const ErrorKind kind = number == EACCES || number == EPERM ? ErrorKind::denied : ErrorKind::io;
+  return error(kind, "{}: {}: {}", path, doing, std::strerror(number));
+}
+
+Result<void> sync_folder(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return system_error(path, "open");
+  File folder(descriptor, path);
+  return folder.sync();
+}
+
+Json stamps_json(const std::vector<Checkpoint::FileStamp>& stamps, bool with_time) {
+  std::vector<Json> items;
+  for (const Checkpoint::FileStamp& stamp : stamps) {
+    Json item =
+        Json::object({{"name", Json::string(stamp.name)}, {"bytes", Json::integer(stamp.bytes)}});
+    if (with_time) item.set("modified_ns", Json::integer(stamp.modified_ns));
+    items.push_back(std::move(item));
+  }
+  return Json::array(std::move(items));
+}
+
+// For people: the folder's name, its revision where it lies in a hub cache (snapshots/REVISION),
+// its shards.
+Json source_json(const Checkpoint& checkpoint) {
+  std::error_code code;
+  const std::filesystem::path path = std::filesystem::canonical(checkpoint.folder(), code);
+  std::string name = path.filename().string();
+  Json source = Json::object();
+  if (path.parent_path().filename() == "snapshots") {
+    source.set("revision", Json::string(name));
+    name = path.parent_path().parent_path().filename().string();
+  }
+  source.set("name", Json::string(name));
+  source.set("files", stamps_json(checkpoint.shard_stamps(), false));
+  return source;
+}
+
+// What a journal is good for: the same bytes would come out.
+Json fingerprint_json(const Checkpoint& checkpoint, const ConvertOptions& options) {
+  std::vector<Json> ignored;
+  for (const std::string& pattern : options.ignored) ignored.push_back(Json::string(pattern));
+  return Json::object({{"format_version", Json::integer(Container::format_version)},
+                       {"program", Json::string(GLMD_VERSION)},
+                       {"experts", Json::string(policy_name(options.policies.experts))},
+                       {"dense", Json::string(policy_name(options.policies.dense))},
+                       {"latent_norm_eps", Json::real(options.latent_norm_eps)},
+                       {"ignored", Json::array(std::move(ignored))},
+                       {"sources", stamps_json(checkpoint.stamps(), true)}});
+}
+
+std::vector<StoredTensor> stored_tensors(const PlannedFile& file) {
+  std::vector<StoredTensor> tensors;
+  for (const PlannedTensor& planned : file.tensors) {
+    const InventoryEntry& entry = planned.entry;
+    StoredTensor stored{.name = entry.name, .dtype = "U8", .shape = {planned.bytes}};
+    stored.bytes = planned.bytes;
+    if (entry.layout == TensorLayout::vector) {
+      stored.dtype = "F32";
+      stored.shape = {entry.columns};
+    } else if (entry.layout != TensorLayout::expert && !is_quantised(planned.format)) {
+      stored.dtype = planned.format == BlockFormat::f32   ? "F32"
+                     : planned.format == BlockFormat::f16 ? "F16"
+                                                          : "BF16";
+      stored.shape = {entry.layout == TensorLayout::gate_up ? 2 * entry.rows : entry.rows,
+                      entry.columns};
+    }
+    tensors.push_back(std::move(stored));
+  }
+  return tensors;
+}
+
+class Conversion {
+ public:
+  Conversion(const ConvertOptions& options, const ConvertObserver& observer,
+             const Checkpoint& checkpoint, const ConversionPlan& plan)
+      : options_(options),
+        observer_(observer),
+        checkpoint_(checkpoint),
+        plan_(plan),
+        partial_(options.target + ".partial"),
+        team_(options.threads) {}
+
+  Result<void> run();
+
+ private:
+  Result<void> note(std::string text);
+  Result<void> check_free_space() const;
+  bool is_kept(const PlannedFile& file) const;
+  Result<void> drop_strangers() const;
+  Result<void> write_file(const PlannedFile& file);
+  Result<void> copy_small_files();
+  Result<void> write_manifest();
+  Result<void> publish();
+
+  const ConvertOptions& options_;
+  const ConvertObserver& observer_;
+  const Checkpoint& checkpoint_;
+  const ConversionPlan& plan_;
+  const std::string partial_;
+  Team team_;
+  Journal journal_;
+  ConvertProgress progress_;
+};
+
+Result<void> Conversion::run() {
+  if (::mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST)
+    return system_error(partial_, "make folder");
+  journal_ =
+      TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
+  if (journal_.was_restarted())
+    TRY(note(partial_ + ": made from other sources or with other options, starting anew"));
+  TRY(drop_strangers());
+  for (const PlannedFile& file : plan_.files) {
+    const int64_t bytes = SafetensorsWriter::file_bytes(stored_tensors(file));
+    progress_.bytes_total += bytes;
+    if (is_kept(file)) progress_.bytes_kept += bytes;
+  }
+  progress_.bytes_done = progress_.bytes_kept;
+  TRY(check_free_space());
+  TRY(copy_small_files());
+  for (const PlannedFile& file : plan_.files) {
+    if (!is_kept(file)) TRY(write_file(file));
+  }
+  TRY(write_manifest());
+  return publish();
+}
+
+Result<void> Conversion::note(std::string text) {
+  progress_.note = std::move(text);
+  const bool goes_on = observer_(progress_);
+  progress_.note.clear();
+  if (!goes_on) return error(ErrorKind::cancelled, "{}: broken off", partial_);
+  return {};
+}
+
+Result<void> Conversion::check_free_space() const {
+  struct statvfs status;
+  if (::statvfs(partial_.c_str(), &status) != 0)
+    return system_error(partial_, "ask for free space");
+  const int64_t free_bytes = static_cast<int64_t>(status.f_bavail * status.f_frsize);
+  const int64_t wanted = progress_.bytes_total - progress_.bytes_kept + spare_bytes;
+  if (free_bytes >= wanted) return {};
+  return error(ErrorKind::io, "{}: free space: wanted {} bytes, got {}", partial_, wanted,
+               free_bytes);
+}
+
+// Finished earlier, and still of the right size.
+bool Conversion::is_kept(const PlannedFile& file) const {
+  const Journal::Hashes* hashes = journal_.find(file.name);
+  if (hashes == nullptr || hashes->size() != file.tensors.size()) return false;
+  const Result<File> got = File::open_read_only(partial_ + "/" + file.name);
+  if (!got.ok()) return false;
+  const Result<int64_t> bytes = got.value().size_bytes();
+  return bytes.ok() && bytes.value() == SafetensorsWriter::file_bytes(stored_tensors(file));
+}
+
+// Files of an earlier attempt that this one does not write would make the container unsound. The
+// folder is ours: its journal is.
+Result<void> Conversion::drop_strangers() const {
+  for (const std::string& name : TRY(list_directory(partial_))) {
+    if (name == journal_name) continue;
+    bool is_planned = false;
+    for (const PlannedFile& file : plan_.files) is_planned |= file.name == name && is_kept(file);
+    if (is_planned) continue;
+    if (::unlink((partial_ + "/" + name).c_str()) != 0)
+      return system_error(partial_ + "/" + name, "remove");
+  }
+  return {};
+}
+
+Result<void> Conversion::write_file(const PlannedFile& file) {
+  const std::string path = partial_ + "/" + file.name;
+  std::vector<StoredTensor> stored = stored_tensors(file);
+  SafetensorsWriter writer = TRY(SafetensorsWriter::create(path, stored));
+  TensorEncoder encoder(checkpoint_, team_);
+  Journal::Hashes hashes;
+  progress_.file = file.name;
+  progress_.bytes_done += stored.front().offset;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    hashes[stored[i].name] =
+        TRY_CONTEXT(encoder.write(file.tensors[i], writer, stored[i].offset), file.name);
+    progress_.bytes_done += stored[i].bytes;
+    TRY(note(""));
+  }
+  TRY(writer.sync());
+  return journal_.add(file.name, std::move(hashes));
+}
+
+Result<void> Conversion::copy_small_files() {
+  for (const std::string& name : checkpoint_.small_files()) {
+    const std::string content =
+        TRY(read_file(checkpoint_.folder() + "/" + name, small_file_bytes_max));
+    TRY(write_file_atomically(partial_ + "/" + name, content));
+  }
+  return {};
+}
+
+Result<void> Conversion::write_manifest() {
+  Manifest manifest;
+  manifest.family = plan_.config.family;
+  manifest.experts_policy = policy_name(options_.policies.experts);
+  manifest.dense_policy = policy_name(options_.policies.dense);
+  manifest.latent_norm_eps = options_.latent_norm_eps;
+  manifest.has_draft_layer = plan_.config.draft_layers > 0;
+  manifest.source = source_json(checkpoint_);
+  for (const PlannedFile& file : plan_.files) {
+    manifest.files.push_back({file.name, SafetensorsWriter::file_bytes(stored_tensors(file))});
+    const Journal::Hashes* hashes = journal_.find(file.name);
+    CHECK(hashes != nullptr);
+    for (const PlannedTensor& tensor : file.tensors) {
+      const auto hash = hashes->find(tensor.entry.name);
+      CHECK(hash != hashes->end());
+      manifest.tensors[tensor.entry.name] = {.layout = tensor.entry.layout,
+                                             .format = tensor.format,
+                                             .rows = tensor.entry.rows,
+                                             .columns = tensor.entry.columns,
+                                             .hash = hash->second};
+    }
+  }
+  return write_file_atomically(partial_ + "/glmd.json", manifest.to_json().to_string() + "\n");
+}
+
+// The journal goes last: a kill before that leaves a whole container with a harmless file in it.
+Result<void> Conversion::publish() {
+  TRY_CONTEXT(Container::open(partial_), "checking what was written");
+  TRY(sync_folder(partial_));
+  if (::rename(partial_.c_str(), options_.target.c_str()) != 0)
+    return system_error(partial_, "rename to " + options_.target);
+  const std::filesystem::path parent = std::filesystem::path(options_.target).parent_path();
+  TRY(sync_folder(parent.empty() ? "." : parent.string()));
+  ::unlink((options_.target + "/" + journal_name).c_str());
+  return {};
+}
+
+// Whether TARGET is already what this conversion would make. Anything else there is not ours to
+// touch.
+Result<bool> is_converted(const ConvertOptions& options, const Checkpoint& checkpoint) {
+  if (!path_exists(options.target)) return false;
+  const Result<std::vector<std::string>> names = list_directory(options.target);
+  if (names.ok() && names.value().empty()) return false;
+  const Result<Container> container = Container::open(options.target);
+  if (!container.ok()) {
+    return error(ErrorKind::usage, "{}: exists and is not a whole container, not touched ({})",
+                 options.target, container.error().message);
+  }
+  const Result<Manifest> manifest = Manifest::parse(container.value().manifest(), options.target);
+  const bool is_same = manifest.ok() &&
+                       manifest.value().experts_policy == policy_name(options.policies.experts) &&
+                       manifest.value().dense_policy == policy_name(options.policies.dense) &&
+                       manifest.value().latent_norm_eps == options.latent_norm_eps &&
+                       manifest.value().source.to_string() == source_json(checkpoint).to_string();
+  if (is_same) return true;
+  return error(ErrorKind::usage,
+               "{}: exists, converted from another source or with other options; remove it first",
+               options.target);
+}
+
+}  // namespace
+
+Result<void> convert(const ConvertOptions& given, const ConvertObserver& observer) {
+  ConvertOptions options = given;
+  while (options.target.size() > 1 && options.target.ends_with('/')) options.target.pop_back();
+  const Checkpoint checkpoint = TRY(Checkpoint::open(options.source, options.ignored));
+  const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
+  ConvertProgress progress;
+  if (plan.is_draft_absent) {
+    progress.note =
+        fmt::format("{}: no tensors of the draft layer (layer {}), continuing without it",
+                    options.source, plan.config.layers);
+    observer(progress);
+  }
+  if (checkpoint.ignored_count() > 0) {
+    progress.note =
+        fmt::format("{}: {} tensors ignored", options.source, checkpoint.ignored_count());
+    observer(progress);
+  }
+  if (TRY(is_converted(options, checkpoint))) {
+    ::unlink((options.target + "/" + journal_name).c_str());
+    progress.note = fmt::format("{}: converted already", options.target);
+    observer(progress);
+    return {};
+  }
+  return Conversion(options, observer, checkpoint, plan).run();
+}
+
+}  // namespace glmd
