@@ -15,6 +15,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t config_bytes_max = 1 << 20;
+constexpr const char* config_default = "/etc/glmd/glmd.toml";  // read if it exists
 
 Result<int64_t> parse_count(std::string_view name, std::string_view text, int64_t least,
                             int64_t most) {
@@ -84,10 +85,11 @@ const std::map<std::string, Setter, std::less<>>& setters() {
 }
 
 Result<void> read_config(const std::string& path, Settings& settings) {
-  const std::string text = TRY(read_file(path, config_bytes_max));
+  const Result<std::string> text = read_file(path, config_bytes_max);
+  if (!text.ok()) return error(ErrorKind::config, "configuration: {}", text.error().message);
   toml::table table;
   try {  // the library's way of saying no; it ends here
-    table = toml::parse(text, path);
+    table = toml::parse(text.value(), path);
   } catch (const toml::parse_error& fault) {
     return error(ErrorKind::config, "{}: line {}: {}", path, fault.source().begin.line,
                  fault.description());
@@ -164,6 +166,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     }
     return error(ErrorKind::usage, "{} (--help lists the options)", fault.what());
   }
+  if (!settings.config && path_exists(config_default)) settings.config = config_default;
   if (settings.config) TRY(read_config(*settings.config, settings));
   for (const auto& [name, value] : given) {
     if (app.count("--" + name) == 0) continue;

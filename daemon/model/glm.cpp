@@ -267,6 +267,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
 
 void GlmPass::drop(int64_t index) {
   Part& part = parts_[index];
+  part.sequence = nullptr;  // it may be gone from now on
   if (part.row_count == 0 || is_done_) return;
   const int64_t width = model_.config_.hidden_size, pairs = model_.rotary_.pairs();
   const int64_t topk = model_.config_.index_topk;
@@ -292,6 +293,7 @@ void GlmPass::drop(int64_t index) {
 void GlmPass::commit() {
   CHECK(is_done());
   for (const Part& part : parts_) {
+    if (part.sequence == nullptr) continue;
     if (is_draft_) {
       part.sequence->extend_draft(part.row_count);
     } else {

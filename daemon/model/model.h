@@ -47,6 +47,7 @@ class ForwardPass {
   // The next layer for all parts that are left. An error leaves every sequence as it was before the
   // pass.
   virtual Result<void> run_layer() = 0;
+  // At any time before commit(); the part's sequence is not touched any more and may be destroyed.
   virtual void drop(int64_t part) = 0;
   // After is_done(): the parts' tokens become part of their sequences.
   virtual void commit() = 0;

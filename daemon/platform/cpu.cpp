@@ -3,13 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstdint>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
-
-#include "platform/file.h"
 
 namespace glmd {
 namespace {
@@ -26,10 +25,12 @@ std::vector<int> allowed_processors() {
   return processors;
 }
 
+// Files of /proc and /sys say nothing of their size, so they are read as streams.
 std::string first_line(const std::string& path) {
-  const Result<std::string> text = read_file(path, 65536);
-  if (!text.ok()) return "";
-  return text.value().substr(0, text.value().find('\n'));
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 int core_count(const std::string& root, const std::vector<int>& processors) {
@@ -46,9 +47,7 @@ int core_count(const std::string& root, const std::vector<int>& processors) {
 
 // The smallest quota from the process's own cgroup (version 2) up to the root; 0: none.
 int cgroup_processors(const std::string& root) {
-  const Result<std::string> groups = read_file(root + "/proc/self/cgroup", 65536);
-  if (!groups.ok()) return 0;
-  std::istringstream lines(groups.value());
+  std::ifstream lines(root + "/proc/self/cgroup");
   std::string line;
   std::string path;
   while (std::getline(lines, line)) {

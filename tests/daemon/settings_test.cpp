@@ -1,0 +1,119 @@
+#include "settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "platform/file.h"
+#include "support/temporary_folder.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+
+Result<std::optional<Settings>> read(const std::vector<std::string>& arguments) {
+  std::vector<const char*> words = {"glmd"};
+  for (const std::string& argument : arguments) words.push_back(argument.c_str());
+  return read_settings(static_cast<int>(words.size()), words.data());
+}
+
+class SettingsFile : public testing::Test {
+ protected:
+  Result<std::optional<Settings>> read_with(const std::string& toml,
+                                            std::vector<std::string> arguments = {}) {
+    EXPECT_TRUE(write_file_atomically(path_, toml).ok());
+    arguments.insert(arguments.end(), {"--config", path_});
+    return read(arguments);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_ / "glmd.toml";
+};
+
+TEST(Settings, bytes_are_powers_of_1024) {
+  EXPECT_EQ(parse_bytes("4096").value(), 4096);
+  EXPECT_EQ(parse_bytes("3K").value(), 3072);
+  EXPECT_EQ(parse_bytes("3KiB").value(), 3072);
+  EXPECT_EQ(parse_bytes("512M").value(), int64_t{512} << 20);
+  EXPECT_EQ(parse_bytes("8G").value(), int64_t{8} << 30);
+}
+
+TEST(Settings, what_is_no_size_is_refused) {
+  for (const char* text : {"", "G", "-1", "0", "1.5G", "8g ", "8X", "9999999999G", "8 G", "0x10"}) {
+    EXPECT_FALSE(parse_bytes(text).ok()) << text;
+  }
+}
+
+TEST(Settings, defaults_serve_the_embedded_model) {
+  const Settings settings = *read({}).value();
+  EXPECT_FALSE(settings.model);
+  EXPECT_FALSE(settings.memory_bytes);
+  EXPECT_EQ(settings.action, Settings::Action::serve);
+}
+
+TEST(Settings, options_are_read) {
+  const Settings settings =
+      *read({"--model", "/m", "--socket", "/s", "--memory", "2G", "--context", "4096", "--sessions",
+             "3", "--threads", "2", "--kernels", "scalar", "--log-level", "debug", "--plan"})
+           .value();
+  EXPECT_EQ(settings.model, "/m");
+  EXPECT_EQ(settings.socket, "/s");
+  EXPECT_EQ(settings.memory_bytes, int64_t{2} << 30);
+  EXPECT_EQ(settings.context_tokens, 4096);
+  EXPECT_EQ(settings.sessions, 3);
+  EXPECT_EQ(settings.threads, 2);
+  EXPECT_EQ(settings.kernels, "scalar");
+  EXPECT_EQ(settings.log_level, LogLevel::debug);
+  EXPECT_EQ(settings.action, Settings::Action::plan);
+}
+
+TEST(Settings, wrong_options_are_usage_errors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--nonsense"},          {"--sessions", "0"},   {"--sessions", "two"},
+      {"--threads", "-1"},     {"--memory", "lots"},  {"--context", "1"},
+      {"--log-level", "loud"}, {"--plan", "--check"}, {"--context", "99999999999999999999"}};
+  for (const auto& arguments : wrong) {
+    const auto settings = read(arguments);
+    ASSERT_FALSE(settings.ok()) << arguments[0];
+    EXPECT_EQ(settings.error().kind, ErrorKind::usage) << arguments[0];
+  }
+}
+
+TEST_F(SettingsFile, is_read_and_the_command_line_wins) {
+  const Settings settings =
+      *read_with("memory = \"3G\"\nsessions = 5\ncontext = 2048\n", {"--sessions", "2"}).value();
+  EXPECT_EQ(settings.memory_bytes, int64_t{3} << 30);
+  EXPECT_EQ(settings.context_tokens, 2048);
+  EXPECT_EQ(settings.sessions, 2);
+}
+
+TEST_F(SettingsFile, an_unknown_key_is_named_with_its_line) {
+  const auto settings = read_with("sessions = 5\n\nsesions = 6\n");
+  ASSERT_FALSE(settings.ok());
+  EXPECT_EQ(settings.error().kind, ErrorKind::config);
+  EXPECT_THAT(settings.error().message, HasSubstr("line 3"));
+  EXPECT_THAT(settings.error().message, HasSubstr("sesions"));
+}
+
+TEST_F(SettingsFile, a_wrong_value_is_named_with_its_line) {
+  for (const char* toml : {"\nsessions = 0", "\nsessions = 1.5", "\nmemory = true", "\nmodel = [1]",
+                           "\nsessions = = 1", "\nkernels.x = 1"}) {
+    const auto settings = read_with(toml);
+    ASSERT_FALSE(settings.ok()) << toml;
+    EXPECT_EQ(settings.error().kind, ErrorKind::config) << toml;
+    EXPECT_THAT(settings.error().message, HasSubstr("line 2")) << toml;
+  }
+}
+
+TEST_F(SettingsFile, a_missing_file_is_a_configuration_error) {
+  const auto settings = read({"--config", folder_ / "absent.toml"});
+  ASSERT_FALSE(settings.ok());
+  EXPECT_EQ(settings.error().kind, ErrorKind::config);
+  EXPECT_THAT(settings.error().message, HasSubstr("absent.toml"));
+}
+
+}  // namespace
+}  // namespace glmd

@@ -1,0 +1,92 @@
+// Text through the embedded model's tokeniser: thoughts, stop strings, special tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "platform/file.h"
+#include "support/engine_rig.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+
+class EngineText : public testing::Test {
+ protected:
+  EngineText()
+      : tokenizer_(Tokenizer::open(GLMD_SOURCE_DIR "/models/mini/tokenizer.json").value()) {}
+
+  // Answers `submit` with the tokens of `script`, then with the stop id <|user|>.
+  Received answer(Submit submit, const std::string& script) {
+    EngineOptions options;
+    options.stop_ids = {tokenizer_.find("<|user|>").value()};
+    EngineRig rig(options, {.vocabulary = 4160}, &tokenizer_);
+    const std::vector<int32_t> tokens = tokenizer_.encode(script);
+    int64_t prompt_tokens = -1;
+    rig.model.next_token = [&](const std::vector<int32_t>& history) {
+      if (prompt_tokens < 0) prompt_tokens = std::ssize(history);
+      const auto index = static_cast<size_t>(std::ssize(history) - prompt_tokens);
+      return index < tokens.size() ? tokens[index] : options.stop_ids[0];
+    };
+    submit.id = 1;
+    rig.submit(std::move(submit));
+    rig.run();
+    return rig[1];
+  }
+
+  Submit chat(const std::string& options) const {
+    return {.format = PromptFormat::chat,
+            .prompt = R"({"messages":[{"role":"user","content":"Hi"}],"options":)" + options + "}"};
+  }
+
+  Tokenizer tokenizer_;
+};
+
+TEST_F(EngineText, a_conversation_starts_in_thought_until_its_end_marker) {
+  const Received received =
+      answer(chat(R"({"add_generation_prompt":true})"), "Let me see.</think>Héllo 🐦!");
+  EXPECT_EQ(received.thought, "Let me see.");
+  EXPECT_EQ(received.answer, "Héllo 🐦!");
+  EXPECT_EQ(received.done->reason, "stop");
+}
+
+TEST_F(EngineText, without_thinking_all_is_answer) {
+  const Received received =
+      answer(chat(R"({"add_generation_prompt":true,"enable_thinking":false})"), "Hello");
+  EXPECT_EQ(received.thought, "");
+  EXPECT_EQ(received.answer, "Hello");
+}
+
+TEST_F(EngineText, stop_strings_are_looked_for_in_the_answer_only) {
+  Submit submit = chat(R"({"add_generation_prompt":true})");
+  submit.stops = {"END"};
+  const Received received = answer(submit, "The END?</think>Now the END of it");
+  EXPECT_EQ(received.thought, "The END?");
+  EXPECT_EQ(received.answer, "Now the ");
+  EXPECT_EQ(received.done->reason, "stop");
+}
+
+TEST_F(EngineText, raw_text_has_no_thoughts_and_special_tokens_are_not_printed) {
+  const Received received =
+      answer({.format = PromptFormat::raw, .prompt = "Once"}, " upon<|system|> a</think>time");
+  EXPECT_EQ(received.answer, " upon a</think>time");
+}
+
+TEST_F(EngineText, half_a_character_at_the_end_is_replaced) {
+  Submit submit = {.format = PromptFormat::raw, .prompt = "Once"};
+  submit.tokens_max = 1;
+  ASSERT_GT(tokenizer_.encode("\u4f60").size(), 1u);
+  const Received received = answer(submit, "\u4f60");
+  EXPECT_EQ(received.answer, "\ufffd");
+  EXPECT_EQ(received.done->reason, "length");
+}
+
+TEST_F(EngineText, malformed_conversations_are_the_clients_mistake) {
+  for (const std::string prompt : {"", "[]", "{", R"({"messages":5})"}) {
+    const Received received = answer({.format = PromptFormat::chat, .prompt = prompt}, "x");
+    ASSERT_TRUE(received.failed) << prompt;
+    EXPECT_EQ(received.failed->code, "BAD_VALUE") << prompt;
+  }
+}
+
+}  // namespace
+}  // namespace glmd
