@@ -32,8 +32,8 @@ __m256i broadcast_4(const int8_t* codes) {
   return _mm256_set1_epi32(four);
 }
 
-// Pins the sum where it is: left alone, GCC keeps all products of a group and adds them up as a tree, which takes
-// more registers than there are.
+// Pins the sum where it is: left alone, GCC keeps all products of a group and adds them up as a
+// tree, which takes more registers than there are.
 __m256i add_pairs(__m256i sum, __m256i products) {
   sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
   asm("" : "+x"(sum));
