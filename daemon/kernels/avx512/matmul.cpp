@@ -2,10 +2,9 @@
 // adds four products to a 32-bit lane, exactly. Weights are made unsigned by an offset (64, or 128
 // for q8), which comes off again as a multiple of the sum of the codes.
 //
-// Up to 4 rows of activations: one register holds 8 rows x 8 columns of one tile, as a block lies
-// in memory; its halves are added at the end. More rows: a stretch of groups of two tiles (of gate
-// and up: one tile of each) is unpacked, so that a register holds 16 rows x 4 columns and
-// activations are plain 4-byte broadcasts.
+// Up to 4 rows of activations: 256-bit registers, as a block lies in memory. More rows: a stretch
+// of groups of two tiles (of gate and up: one tile of each) is unpacked, so that a register holds
+// 16 rows x 4 columns.
 //
 // Lookups use vpermb, which reads 6 bits of an index: tables are repeated to 64 entries, so that
 // the bits above an index need no mask.
@@ -26,18 +25,8 @@ int64_t at_most(int64_t n, int64_t most) {
   return n < most ? n : most;
 }
 
-// Both halves of a register hold `from`.
-__m512i load_twice(const uint8_t* from) {
-  return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-
-// One value in all lanes of the lower half, another in the upper.
-__m512i halves_16(int low, int high) {
-  return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(low)),
-                            _mm256_set1_epi16(static_cast<int16_t>(high)), 1);
-}
-__m512i halves_32(int low, int high) {
-  return _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+__m256i load_vector(const uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
 
 __m256 nl_scales(const uint8_t* block) {
@@ -47,7 +36,7 @@ __m256 nl_scales(const uint8_t* block) {
   return _mm256_cvtepi32_ps(_mm256_sign_epi32(magnitudes, _mm256_slli_epi32(bytes, 24)));
 }
 
-// `pair(c)`: columns 8c..8c+3 of the 8 rows in the lower half, 8c+4..8c+7 in the upper.
+// `pair(c, weights)`: columns 8c..8c+3 of the 8 rows, then 8c+4..8c+7.
 struct Nl4 {
   static constexpr int64_t bytes = block_bytes(BlockFormat::nl4);
   static constexpr bool has_row_scales = true;
@@ -55,11 +44,12 @@ struct Nl4 {
   static __m256 scales(const uint8_t* block) { return nl_scales(block); }
 
   explicit Nl4(const uint8_t* block) : nibbles_(block + 8) {}
-  __m512i pair(int index) const {
+  void pair(int index, __m256i* weights) const {
     const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(nl4_table));
-    const __m512i table = _mm512_broadcast_i32x4(_mm_add_epi8(entries, _mm_set1_epi8(64)));
-    const __m512i nibbles = load_twice(nibbles_ + 32 * index);
-    return _mm512_permutexvar_epi8(_mm512_srlv_epi16(nibbles, halves_16(0, 4)), table);
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_add_epi8(entries, _mm_set1_epi8(64)));
+    const __m256i nibbles = load_vector(nibbles_ + 32 * index);
+    weights[0] = _mm256_permutexvar_epi8(nibbles, table);
+    weights[1] = _mm256_permutexvar_epi8(_mm256_srli_epi16(nibbles, 4), table);
   }
 
  private:
@@ -72,22 +62,26 @@ struct Nl5 {
   static constexpr int offset_bits = 6;
   static __m256 scales(const uint8_t* block) { return nl_scales(block); }
 
-  explicit Nl5(const uint8_t* block) : nibbles_(block + 8), fifth_bits_(load_twice(block + 136)) {}
-  __m512i pair(int index) const {
-    const __m256i entries = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(nl5_table));
-    const __m512i table = _mm512_broadcast_i64x4(_mm256_add_epi8(entries, _mm256_set1_epi8(64)));
-    const __m512i nibbles = _mm512_srlv_epi16(load_twice(nibbles_ + 32 * index), halves_16(0, 4));
-    // Bit 2 x index (and + 1 in the upper half) of each byte moves to bit 4; rotations may be
-    // negative.
-    const __m512i fifth = _mm512_rolv_epi32(fifth_bits_, halves_32(4 - 2 * index, 3 - 2 * index));
-    constexpr int select = 0xca;  // first ? second : third
-    return _mm512_permutexvar_epi8(
-        _mm512_ternarylogic_epi64(_mm512_set1_epi8(15), nibbles, fifth, select), table);
+  explicit Nl5(const uint8_t* block) : nibbles_(block + 8), fifth_bits_(load_vector(block + 136)) {}
+  void pair(int index, __m256i* weights) const {
+    const __m256i nibbles = load_vector(nibbles_ + 32 * index);
+    weights[0] = look_up(nibbles, 2 * index);
+    weights[1] = look_up(_mm256_srli_epi16(nibbles, 4), 2 * index + 1);
   }
 
  private:
+  // Bit `vector` of each byte moves to bit 4, above the low bits; what stands higher is not read.
+  __m256i look_up(__m256i low_bits, int vector) const {
+    const __m256i table = _mm256_add_epi8(load_vector(reinterpret_cast<const uint8_t*>(nl5_table)),
+                                          _mm256_set1_epi8(64));
+    const __m256i fifth = _mm256_rolv_epi32(fifth_bits_, _mm256_set1_epi32(4 - vector));
+    constexpr int select = 0xca;  // first ? second : third
+    return _mm256_permutexvar_epi8(
+        _mm256_ternarylogic_epi64(_mm256_set1_epi8(15), low_bits, fifth, select), table);
+  }
+
   const uint8_t* nibbles_;
-  __m512i fifth_bits_;
+  __m256i fifth_bits_;
 };
 
 struct Q8 {
@@ -99,8 +93,9 @@ struct Q8 {
   }
 
   explicit Q8(const uint8_t* block) : codes_(block + 16) {}
-  __m512i pair(int index) const {
-    return _mm512_xor_si512(_mm512_loadu_si512(codes_ + 64 * index), _mm512_set1_epi8(-128));
+  void pair(int index, __m256i* weights) const {
+    weights[0] = _mm256_xor_si256(load_vector(codes_ + 64 * index), _mm256_set1_epi8(-128));
+    weights[1] = _mm256_xor_si256(load_vector(codes_ + 64 * index + 32), _mm256_set1_epi8(-128));
   }
 
  private:
@@ -120,7 +115,18 @@ CodeRows rows_from(const Activations& x, int64_t row, int64_t group) {
   return {x.codes + first * group_columns, x.scales + first, x.sums + first, groups};
 }
 
+int32_t load_4(const int8_t* codes) {
+  int32_t four;
+  memcpy(&four, codes, 4);
+  return four;
+}
+
 // Pins a sum where it is, as in avx2/matmul.cpp.
+__m256i multiply_add(__m256i sum, __m256i weights, __m256i codes) {
+  sum = _mm256_dpbusd_epi32(sum, weights, codes);
+  asm("" : "+v"(sum));
+  return sum;
+}
 __m512i multiply_add(__m512i sum, __m512i weights, __m512i codes) {
   sum = _mm512_dpbusd_epi32(sum, weights, codes);
   asm("" : "+v"(sum));
@@ -132,25 +138,22 @@ __m512i multiply_add(__m512i sum, __m512i weights, __m512i codes) {
 template <class Block, int rows>
 inline void add_block(const uint8_t* bytes, const CodeRows& x, int64_t group, __m256* sums) {
   const Block block(bytes);
-  const __m512i spread = halves_32(0, 1);
-  __m512i dots[rows];
-  for (int n = 0; n < rows; ++n) dots[n] = _mm512_setzero_si512();
+  __m256i dots[rows];
+  for (int n = 0; n < rows; ++n) dots[n] = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i) {
-    const __m512i weights = block.pair(i);
+    __m256i weights[2];
+    block.pair(i, weights);
     for (int n = 0; n < rows; ++n) {
-      int64_t codes;
-      memcpy(&codes, x.codes + (n * x.groups + group) * group_columns + 8 * i, 8);
-      dots[n] = multiply_add(dots[n], weights,
-                             _mm512_permutexvar_epi32(spread, _mm512_set1_epi64(codes)));
+      const int8_t* codes = x.codes + (n * x.groups + group) * group_columns + 8 * i;
+      dots[n] = multiply_add(dots[n], weights[0], _mm256_set1_epi32(load_4(codes)));
+      dots[n] = multiply_add(dots[n], weights[1], _mm256_set1_epi32(load_4(codes + 4)));
     }
   }
   const __m256 scales = Block::scales(bytes);
   for (int n = 0; n < rows; ++n) {
     const int64_t index = n * x.groups + group;
-    __m256i dot =
-        _mm256_add_epi32(_mm512_castsi512_si256(dots[n]), _mm512_extracti64x4_epi64(dots[n], 1));
-    dot = _mm256_sub_epi32(dot,
-                           _mm256_slli_epi32(_mm256_set1_epi32(x.sums[index]), Block::offset_bits));
+    const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sums[index]), Block::offset_bits);
+    const __m256i dot = _mm256_sub_epi32(dots[n], offset);
     const __m256 scale = _mm256_mul_ps(scales, _mm256_set1_ps(x.scales[index]));
     sums[n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sums[n]);
   }
@@ -218,9 +221,13 @@ void unpack(const uint8_t* first, const uint8_t* second, UnpackedGroup* to) {
   _mm256_store_ps(to->scales + 8, Block::scales(second));
   const Block one(first), two(second);
   for (int i = 0; i < 4; ++i) {
-    const __m512i a = one.pair(i), b = two.pair(i);
-    _mm512_store_si512(to->vectors[2 * i], _mm512_shuffle_i64x2(a, b, 0x44));
-    _mm512_store_si512(to->vectors[2 * i + 1], _mm512_shuffle_i64x2(a, b, 0xee));
+    __m256i a[2], b[2];
+    one.pair(i, a);
+    two.pair(i, b);
+    for (int j = 0; j < 2; ++j) {
+      _mm512_store_si512(to->vectors[2 * i + j],
+                         _mm512_inserti64x4(_mm512_castsi256_si512(a[j]), b[j], 1));
+    }
   }
 }
 
@@ -234,8 +241,7 @@ void add_stretch(const UnpackedGroup* unpacked, int64_t groups, const CodeRows& 
     for (int i = 0; i < 8; ++i) {
       const __m512i weights = _mm512_load_si512(unpacked->vectors[i]);
       for (int n = 0; n < rows; ++n) {
-        int32_t codes;
-        memcpy(&codes, x.codes + (n * x.groups + group) * group_columns + 4 * i, 4);
+        const int32_t codes = load_4(x.codes + (n * x.groups + group) * group_columns + 4 * i);
         dots[n] = multiply_add(dots[n], weights, _mm512_set1_epi32(codes));
       }
     }
