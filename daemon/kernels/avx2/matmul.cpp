@@ -15,7 +15,7 @@
 namespace glmd::avx2 {
 namespace {
 
-constexpr int64_t prefetch_bytes = 1024;
+constexpr int64_t prefetch_bytes = 6144;
 constexpr int group_vectors = 8;     // 32-byte vectors of weights in a group
 constexpr int64_t rows_at_once = 4;  // of activations
 constexpr int64_t direct_rows = 8;   // up to here without unpacking

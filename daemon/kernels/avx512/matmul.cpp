@@ -2,7 +2,7 @@
 // adds four products to a 32-bit lane, exactly. Weights are made unsigned by an offset (64, or 128
 // for q8), which comes off again as a multiple of the sum of the codes.
 //
-// Up to 4 rows of activations: 256-bit registers, as a block lies in memory. More rows: a stretch
+// Up to 8 rows of activations: 256-bit registers, as a block lies in memory. More rows: a stretch
 // of groups of two tiles (of gate and up: one tile of each) is unpacked, so that a register holds
 // 16 rows x 4 columns.
 //
@@ -15,8 +15,8 @@
 namespace glmd::avx512 {
 namespace {
 
-constexpr int64_t prefetch_bytes = 2048;
-constexpr int64_t direct_rows = 4;  // of activations, up to here without unpacking
+constexpr int64_t prefetch_bytes = 6144;
+constexpr int64_t direct_rows = 8;  // of activations, up to here without unpacking
 constexpr int64_t rows_at_once = 8;
 constexpr int64_t stretch_groups = 16;
 constexpr int64_t stretch_rows = 64;
@@ -198,6 +198,10 @@ void multiply_few(const uint8_t* blocks, const float* row_scales, const Activati
   if (x.row_count == 2) add_tile<Block, parts, 2>(blocks, rows, sums);
   if (x.row_count == 3) add_tile<Block, parts, 3>(blocks, rows, sums);
   if (x.row_count == 4) add_tile<Block, parts, 4>(blocks, rows, sums);
+  if (x.row_count == 5) add_tile<Block, parts, 5>(blocks, rows, sums);
+  if (x.row_count == 6) add_tile<Block, parts, 6>(blocks, rows, sums);
+  if (x.row_count == 7) add_tile<Block, parts, 7>(blocks, rows, sums);
+  if (x.row_count == 8) add_tile<Block, parts, 8>(blocks, rows, sums);
   for (int64_t n = 0; n < x.row_count; ++n) {
     __m256 value = scaled<Block>(sums[0][n], row_scales);
     if (parts == 2) {
