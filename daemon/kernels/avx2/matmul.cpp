@@ -15,7 +15,7 @@
 namespace glmd::avx2 {
 namespace {
 
-constexpr int64_t prefetch_bytes = 1024;
+constexpr int64_t prefetch_bytes = 6144;
 constexpr int group_vectors = 8;     // 32-byte vectors of weights in a group
 constexpr int64_t rows_at_once = 4;  // of activations
 constexpr int64_t direct_rows = 8;   // up to here without unpacking
@@ -32,8 +32,12 @@ __m256i broadcast_4(const int8_t* codes) {
   return _mm256_set1_epi32(four);
 }
 
+// Pins the sum where it is: left alone, GCC keeps all products of a group and adds them up as a
+// tree, which takes more registers than there are.
 __m256i add_pairs(__m256i sum, __m256i products) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+  sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+  asm("" : "+x"(sum));
+  return sum;
 }
 
 __m256i entry_table(const int8_t* entries) {

@@ -1,0 +1,33 @@
+#include "kernels/avx2/kernels.h"
+#include "kernels/avx512/kernels.h"
+
+namespace glmd {
+
+const KernelTable& avx512_kernels();
+
+const KernelTable& avx512_kernels() {
+  using namespace avx2;
+  static constexpr KernelTable table = {
+      .name = "avx512",
+      .quantise = quantise,
+      .matmul = {matmul_f32, matmul_f16, matmul_bf16, avx512::matmul_q8, avx512::matmul_nl5,
+                 avx512::matmul_nl4},
+      .gate_up = {gate_up_f32, gate_up_f16, gate_up_bf16, avx512::gate_up_q8, avx512::gate_up_nl5,
+                  avx512::gate_up_nl4},
+      .embedding_row = {embedding_row_f32, embedding_row_f16, embedding_row_bf16, embedding_row_q8,
+                        nullptr, nullptr},
+      .rms_norm = rms_norm,
+      .layer_norm = layer_norm,
+      .rotate = rotate,
+      .add_scaled = add_scaled,
+      .sigmoid = sigmoid,
+      .exp_and_sum = exp_and_sum,
+      .to_f16 = to_f16,
+      .from_f16 = from_f16,
+      .attend = attend,
+      .index_scores = index_scores,
+  };
+  return table;
+}
+
+}  // namespace glmd
