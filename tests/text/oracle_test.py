@@ -4,14 +4,18 @@
 Strings go through the `tokenizers` package, conversations through Jinja2 with the model's template. Both
 programs see the same lines; the first differences are printed, with the seed.
 
-    oracle_test.py GLMD_INSPECT MODEL_FOLDER [--strings N] [--chats N] [--seed N] [TOKENIZER_JSON...]
+    oracle_test.py GLMD_INSPECT MODEL_FOLDER [--strings N] [--chats N] [--seed N]
+                   [--optional TOKENIZER_JSON_GZ]
 """
 import argparse
+import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 import jinja2
@@ -289,7 +293,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("folder")
-    parser.add_argument("tokenizers", nargs="*")
+    parser.add_argument("--optional", help="another tokenizer.json.gz, used where it exists")
     parser.add_argument("--strings", type=int, default=20000)
     parser.add_argument("--chats", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1000000)
@@ -299,8 +303,13 @@ def main():
     comparison = Comparison()
     own = os.path.join(options.folder, "tokenizer.json")
     texts = [random_text(random_) for _ in range(options.strings)]
-    for path in [own, *options.tokenizers]:
-        compare_tokens(comparison, options.program, path, texts, random_)
+    compare_tokens(comparison, options.program, own, texts, random_)
+    if options.optional and os.path.exists(options.optional):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            with gzip.open(options.optional) as packed:
+                shutil.copyfileobj(packed, file)
+            file.flush()
+            compare_tokens(comparison, options.program, file.name, texts, random_)
     compare_all_code_points(comparison, options.program, own)
     compare_chats(comparison, options.program, options.folder,
                   [random_chat(random_) for _ in range(options.chats)])

@@ -61,7 +61,8 @@ TEST(Tokenizer, merges_may_be_pairs_or_strings_with_a_space) {
   model.set("merges", Json::array(std::move(strings)));
   root.set("model", std::move(model));
   const Tokenizer tokenizer = Tokenizer::parse(root.to_string(), "strings").value();
-  for (const Json& item : golden("mini-tokenizer-cases.json").find("encode")->items()) {
+  const Json cases = golden("mini-tokenizer-cases.json");
+  for (const Json& item : cases.find("encode")->items()) {
     EXPECT_EQ(tokenizer.encode(item.find("text")->as_string()), ids_of(*item.find("ids")));
   }
 }
