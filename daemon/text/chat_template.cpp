@@ -202,11 +202,19 @@ class Renderer {
 
   Result<void> render_assistant(const Json& message, size_t index) {
     markup("<|assistant|>");
-    const Utterance utterance = split_utterance(message);
+    Utterance utterance = split_utterance(message);
     const Json* clear_thinking = options_.find("clear_thinking");
     const bool keeps_all = clear_thinking != nullptr && !is_truthy(clear_thinking);
+    const bool shows_thought = keeps_all || index >= after_last_user_;
+    // In the template the thought is a variable, and an option of its name is what it falls back
+    // to.
+    const Json* fallback = options_.find("reasoning_content");
+    if (shows_thought && !utterance.thought && fallback != nullptr) {
+      if (!fallback->is_string()) return unfit("the option reasoning_content is not a string");
+      utterance.thought = fallback->as_string();
+    }
     markup("<think>");
-    if (keeps_all || index >= after_last_user_) plain(utterance.thought.value_or(""));
+    if (shows_thought) plain(utterance.thought.value_or(""));
     markup("</think>");
     plain(python_strip(utterance.content));
 

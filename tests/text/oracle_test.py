@@ -248,6 +248,8 @@ def random_chat(random_):
                          ("clear_thinking", [True, False, None, 0, "false", {}])):
         if random_.random() < 0.5:
             options[name] = random_.choice(values)
+    if random_.random() < 0.05:
+        options["reasoning_content"] = random_value(random_)
     tools = random_.choice([
         lambda: None, lambda: None, lambda: [],
         lambda: [random_tool(random_) for _ in range(random_.randrange(4))],
@@ -293,7 +295,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("folder")
-    parser.add_argument("--optional", help="another tokenizer.json.gz, used where it exists")
+    parser.add_argument("--optional", default=os.environ.get("GLMD_TEST_TOKENIZER"),
+                        help="another tokenizer.json.gz, used where it exists")
     parser.add_argument("--strings", type=int, default=20000)
     parser.add_argument("--chats", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1000000)
