@@ -195,9 +195,8 @@ class Comparison:
             return
         self.failures += 1
         if self.failures <= 10:
-            print(
-                f"{what} differs\n  input  {dump(given)}\n  wanted {dump(wanted)}\n  got    {dump(got)}"
-            )
+            print(f"{what} differs\n  input  {dump(given)}")
+            print(f"  wanted {dump(wanted)}\n  got    {dump(got)}")
 
 
 def compare_tokens(comparison, program, path, texts, random_):
