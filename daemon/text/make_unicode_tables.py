@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Writes unicode_tables.inc: which code points are letters, numbers and printable.
 
-Letters and numbers are asked of the `tokenizers` package, the reference of the tokeniser, code point by
-code point, because its Unicode version is the one that decides token ids. Printable is Python's
-str.isprintable, the reference of what the chat template prints for a value that is no string.
+Letters and numbers are asked of the `tokenizers` package, the reference of the tokeniser, code
+point by code point, because its Unicode version is the one that decides token ids. Printable is
+Python's str.isprintable, the reference of what the chat template prints for a value that is no
+string.
 
     .venv/bin/python3 daemon/text/make_unicode_tables.py > daemon/text/unicode_tables.inc
 """
+
 import sys
 
 from tokenizers import Regex, pre_tokenizers
@@ -49,8 +51,7 @@ def main():
     print_ranges("letter_ranges", matching(r"\p{L}"))
     print_ranges("number_ranges", matching(r"\p{N}"))
     print_ranges("space_ranges", matching(r"\s"))
-    print_ranges("unprintable_ranges",
-                 {c for c in range(0x110000) if not chr(c).isprintable()})
+    print_ranges("unprintable_ranges", {c for c in range(0x110000) if not chr(c).isprintable()})
     print("// clang-format on")
     return 0
 
