@@ -291,6 +291,17 @@ TEST(Convert, a_whole_target_is_kept_and_a_strange_one_not_touched) {
   EXPECT_THAT(strange.error().message, HasSubstr("not touched"));
 }
 
+TEST(Convert, a_strange_partial_folder_is_not_touched) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  std::filesystem::create_directory(folder / "target.partial");
+  test::write_text(folder / "target.partial/letter", "mine");
+  const Result<void> result = convert_quietly(folder / "source", folder / "target");
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, HasSubstr("not touched"));
+  EXPECT_EQ(test::read_text(folder / "target.partial/letter"), "mine");
+}
+
 TEST(Convert, an_absent_draft_layer_is_said) {
   TinyCheckpoint tiny = TinyCheckpoint::make();
   std::erase_if(tiny.tensors,
