@@ -6,6 +6,7 @@
 #include <charconv>
 #include <optional>
 
+#include "storage/safetensors.h"
 #include "storage/tensor_inventory.h"
 
 namespace glmd {
@@ -200,6 +201,10 @@ Result<Manifest> Manifest::parse(const Json& json, std::string_view what) {
   if (tensors == nullptr || !tensors->is_object())
     return wrong(what, "tensors", "an object", tensors);
   for (const auto& [name, entry] : tensors->members()) {
+    if (!is_tensor_name(name)) {
+      const Json got = Json::string(name);
+      return wrong(what, "tensors", "printable names", &got);
+    }
     const std::string where = fmt::format("{}: tensor {}", what, name);
     if (!manifest.tensors.emplace(name, TRY(read_tensor(entry, where))).second)
       return error(ErrorKind::bad_input, "{}: stands twice", where);

@@ -20,13 +20,6 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// A name goes into messages and file formats: no control characters, not endless.
-bool is_good_name(std::string_view name) {
-  return !name.empty() && name.size() <= 512 && std::all_of(name.begin(), name.end(), [](char c) {
-    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
-  });
-}
-
 bool is_size(const Json& value) {
   return value.is_integer() && !value.is_unsigned_above_int64() && value.as_integer() >= 0;
 }
@@ -146,6 +139,12 @@ int64_t dtype_bits(std::string_view dtype) {
   return 0;
 }
 
+bool is_tensor_name(std::string_view name) {
+  return !name.empty() && name.size() <= 512 && std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  });
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -179,7 +178,7 @@ Result<SafetensorsHeader> read_safetensors_header(const File& file) {
   const int64_t data_bytes = file_bytes - header.data_offset;
   std::set<std::string_view> names;
   for (const auto& [name, entry] : json.members()) {
-    if (!is_good_name(name)) {
+    if (!is_tensor_name(name)) {
       return error(ErrorKind::bad_input, "{}: tensor name: wanted 1 to 512 printable bytes, got {}",
                    path, shown(Json::string(name)));
     }

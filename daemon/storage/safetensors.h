@@ -32,6 +32,9 @@ struct SafetensorsHeader {
 // Bits of an element, or 0 for a dtype we do not know.
 int64_t dtype_bits(std::string_view dtype);
 
+// Names go into messages: 1 to 512 bytes, no control characters.
+bool is_tensor_name(std::string_view name);
+
 // Checks lengths, names, dtypes, shapes, offsets, overlaps, holes and the size of the file.
 Result<SafetensorsHeader> read_safetensors_header(const File& file);
 

@@ -74,46 +74,5 @@ INSTANTIATE_TEST_SUITE_P(models, Oracle,
                          testing::Values("base", "fp8", "odd", "groups", "epsilon", "long"),
                          [](const auto& parameter) { return parameter.param; });
 
-// Exact and quantised containers alike: nothing but the tokens decides a bit.
-class BitIdentity : public testing::TestWithParam<std::tuple<std::string, Policy>> {};
-
-TEST_P(BitIdentity, steps_threads_arena_and_kernels_never_change_a_bit) {
-  const auto& [name, policy] = GetParam();
-  const ReferenceModel reference = read_reference(name);
-  const TemporaryFolder folder;
-  const Container container =
-      convert_and_open(oracle_folder(name), folder / "container", policy,
-                       policy == Policy::nl4 ? Policy::nl5 : policy, reference.latent_norm_eps);
-  const ReferenceCase& one = reference.cases.back();
-  const Logits whole = logits_of(container, one.ids, {.threads = 1, .kernels = "scalar"});
-  for (const char* kernels : {"scalar", "avx2", "avx512"}) {
-    if (find_kernels(kernels) == nullptr) continue;  // this CPU has no such table
-    const bool is_scalar =
-        std::string_view(kernels) == "scalar";  // slow: one run of its own is enough
-    for (const int threads : {1, 2}) {
-      for (const int64_t step_rows : {int64_t{1}, int64_t{7}, int64_t{4096}}) {
-        for (const bool has_small_arena : {true, false}) {
-          if (is_scalar && (step_rows != 7 || threads != 2 || !has_small_arena)) continue;
-          const Logits got = logits_of(container, one.ids,
-                                       {.threads = threads,
-                                        .kernels = kernels,
-                                        .has_small_arena = has_small_arena,
-                                        .step_rows = step_rows});
-          SCOPED_TRACE(testing::Message() << kernels << ", " << threads << " threads, steps of "
-                                          << step_rows << ", small arena " << has_small_arena);
-          ASSERT_EQ(got.main.size(), whole.main.size());
-          EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
-          EXPECT_EQ(got.draft.size(), whole.draft.size());
-          EXPECT_EQ(std::memcmp(got.draft.data(), whole.draft.data(), got.draft.size() * 4), 0);
-        }
-      }
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(models, BitIdentity,
-                         testing::Combine(testing::Values("base", "fp8", "odd", "groups"),
-                                          testing::Values(Policy::exact, Policy::nl4, Policy::q8)));
-
 }  // namespace
 }  // namespace glmd

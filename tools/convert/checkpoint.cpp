@@ -39,9 +39,13 @@ Result<std::map<std::string, std::string>> read_index(const std::string& path) {
     return error(ErrorKind::bad_input, "{}: weight_map: wanted an object with tensors", path);
   std::map<std::string, std::string> shards;
   for (const auto& [tensor, shard] : map->members()) {
+    if (!is_tensor_name(tensor)) {
+      return error(ErrorKind::bad_input, "{}: weight_map: wanted printable tensor names, got {}",
+                   path, Json::string(tensor.substr(0, 60)).to_string());
+    }
     const bool is_name = shard.is_string() && !shard.as_string().empty() &&
                          shard.as_string().find('/') == std::string::npos &&
-                         shard.as_string().find('\0') == std::string::npos;
+                         is_tensor_name(shard.as_string());
     if (!is_name) {
       return error(ErrorKind::bad_input,
                    "{}: tensor {}: wanted the name of a file beside it, got {}", path, tensor,

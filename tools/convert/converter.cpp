@@ -130,8 +130,14 @@ class Conversion {
 };
 
 Result<void> Conversion::run() {
-  if (::mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST)
-    return system_error(partial_, "make folder");
+  if (::mkdir(partial_.c_str(), 0777) != 0) {
+    if (errno != EEXIST) return system_error(partial_, "make folder");
+    const bool is_ours = path_exists(partial_ + "/" + journal_name);
+    if (!is_ours && !TRY(list_directory(partial_)).empty()) {
+      return error(ErrorKind::usage, "{}: exists and has no {}, not touched", partial_,
+                   journal_name);
+    }
+  }
   journal_ =
       TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
   if (journal_.was_restarted())
