@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "support/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace glmd {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "platform/file.h"
-#include "support/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace glmd {
 namespace {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/engine_rig.h"
+#include "tests/support/engine_rig.h"
 
 namespace glmd {
 namespace {

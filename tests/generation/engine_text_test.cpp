@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "platform/file.h"
-#include "support/engine_rig.h"
+#include "tests/support/engine_rig.h"
 
 namespace glmd {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <semaphore>
 
-#include "support/scripted_model.h"
+#include "tests/support/scripted_model.h"
 
 namespace glmd {
 namespace {

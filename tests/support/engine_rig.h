@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "generation/engine.h"
-#include "support/scripted_model.h"
+#include "tests/support/scripted_model.h"
 
 namespace glmd {
 

@@ -40,7 +40,8 @@ ARROWS = {
 }
 # Headers of libraries -> the folders that may name them.
 INTRINSICS = re.compile(r"(\w*intrin|x86gprintrin|arm_neon|arm_sve)\.h$")
-INTRINSICS_FOLDERS = ("daemon/kernels/avx2", "daemon/kernels/avx512")
+# The peak loops of the bench are what kernels are measured against.
+INTRINSICS_FOLDERS = ("daemon/kernels/avx2", "daemon/kernels/avx512", "tools/bench")
 LIBUV = re.compile(r"(uv\.h|uv/.*)$")
 LIBUV_FOLDERS = ("daemon/server", "client/http", "tests/server", "tests/client")
 LIBSYSTEMD = re.compile(r"systemd/.*$")
