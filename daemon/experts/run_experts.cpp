@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "platform/grown.h"
 #include "storage/container.h"
 
 namespace glmd {
 namespace {
-
-template <typename T>
-T* grow(std::vector<T>& buffer, int64_t count) {
-  if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
-  return buffer.data();
-}
 
 // The rows of one expert, packed: the kernels take consecutive rows.
 Activations gather(const Activations& input, std::span<const int32_t> rows, ExpertScratch& scratch,
@@ -31,7 +26,7 @@ Activations gather(const Activations& input, std::span<const int32_t> rows, Expe
     return packed;
   }
   if (!quantised) {
-    float* values = grow(scratch.values, count * input.columns);
+    float* values = grown(scratch.values, count * input.columns);
     for (int64_t i = 0; i < count; ++i) {
       std::memcpy(values + i * input.columns, input.values + rows[i] * input.value_stride,
                   static_cast<size_t>(input.columns) * sizeof(float));
@@ -41,9 +36,9 @@ Activations gather(const Activations& input, std::span<const int32_t> rows, Expe
     return packed;
   }
   const int64_t padded = padded_columns(input.columns), groups = padded / group_columns;
-  int8_t* codes = grow(scratch.codes, count * padded);
-  float* scales = grow(scratch.scales, count * groups);
-  int32_t* sums = grow(scratch.sums, count * groups);
+  int8_t* codes = grown(scratch.codes, count * padded);
+  float* scales = grown(scratch.scales, count * groups);
+  int32_t* sums = grown(scratch.sums, count * groups);
   for (int64_t i = 0; i < count; ++i) {
     std::memcpy(codes + i * padded, input.codes + rows[i] * padded, static_cast<size_t>(padded));
     std::memcpy(scales + i * groups, input.scales + rows[i] * groups,
@@ -63,7 +58,7 @@ void run_feed_forward(const KernelTable& kernels, Team& team, const Matrix& gate
                       const Matrix& down, const Activations& input, ExpertScratch& scratch,
                       float* output, int64_t output_stride) {
   const int64_t width = gate_up.rows, rows = input.row_count;
-  float* hidden = grow(scratch.hidden, rows * width);
+  float* hidden = grown(scratch.hidden, rows * width);
   const auto gate_up_kernel = kernels.gate_up[static_cast<int>(gate_up.format)];
   team.run(width, tile_rows, [&](int64_t begin, int64_t end, int) {
     gate_up_kernel(gate_up, input, hidden, width, begin, end);
@@ -79,9 +74,9 @@ void run_feed_forward(const KernelTable& kernels, Team& team, const Matrix& gate
   if (is_quantised(down.format)) {
     // The gathered input is spent: its buffers serve again.
     const int64_t padded = padded_columns(width), groups = padded / group_columns;
-    int8_t* codes = grow(scratch.codes, rows * padded);
-    float* scales = grow(scratch.scales, rows * groups);
-    int32_t* sums = grow(scratch.sums, rows * groups);
+    int8_t* codes = grown(scratch.codes, rows * padded);
+    float* scales = grown(scratch.scales, rows * groups);
+    int32_t* sums = grown(scratch.sums, rows * groups);
     team.run(rows, 1, [&](int64_t begin, int64_t end, int) {
       kernels.quantise(hidden + begin * width, width, end - begin, width, codes + begin * padded,
                        scales + begin * groups, sums + begin * groups);
@@ -110,7 +105,7 @@ void run_one(const KernelTable& kernels, Team& team, const ExpertShape& shape,
                      outputs + work.outputs[0] * shape.hidden, shape.hidden);
     return;
   }
-  float* results = grow(scratch.results, rows.row_count * shape.hidden);
+  float* results = grown(scratch.results, rows.row_count * shape.hidden);
   run_feed_forward(kernels, team, gate_up, down, rows, scratch, results, shape.hidden);
   for (int64_t i = 0; i < rows.row_count; ++i) {
     std::memcpy(outputs + work.outputs[i] * shape.hidden, results + i * shape.hidden,

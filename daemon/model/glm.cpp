@@ -370,9 +370,7 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
   const CacheLayout layout = cache_layout(config, container.is_reference(), with_draft);
   const ExpertTable experts = expert_table(container, config, layout.layers);
   ModelSizes sizes;
-  for (const auto& [name, tensor] : container.tensors()) {
-    if (tensor.layout != TensorLayout::expert) sizes.dense_bytes += round_up(tensor.bytes, 64);
-  }
+  sizes.dense_bytes = DenseWeights::bytes_needed(container);
   for (const ExpertExtent& extent : experts.extents) sizes.experts_bytes += extent.bytes;
   sizes.arena_bytes_min = ExpertCache::arena_bytes_min(experts.extents);
   sizes.kv_bytes_per_token = layout.bytes_per_token();

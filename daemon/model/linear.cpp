@@ -4,18 +4,9 @@
 #include <cstring>
 
 #include "platform/aligned_memory.h"
+#include "platform/grown.h"
 
 namespace glmd {
-namespace {
-
-template <typename T>
-T* grow(std::vector<T>& buffer, int64_t count) {
-  if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
-  return buffer.data();
-}
-
-}  // namespace
-
 void ActivationRows::set(const float* values, int64_t value_stride, int64_t row_count,
                          int64_t columns) {
   view_ = {.values = values,
@@ -31,9 +22,9 @@ void ActivationRows::set(const float* values, int64_t value_stride, int64_t row_
 const Activations& ActivationRows::for_format(const Compute& compute, BlockFormat format) {
   if (!is_quantised(format) || is_quantised_) return view_;
   const int64_t padded = padded_columns(view_.columns), groups = padded / group_columns;
-  int8_t* codes = grow(codes_, view_.row_count * padded);
-  float* scales = grow(scales_, view_.row_count * groups);
-  int32_t* sums = grow(sums_, view_.row_count * groups);
+  int8_t* codes = grown(codes_, view_.row_count * padded);
+  float* scales = grown(scales_, view_.row_count * groups);
+  int32_t* sums = grown(sums_, view_.row_count * groups);
   compute.team.run(view_.row_count, 1, [&](int64_t begin, int64_t end, int) {
     compute.kernels.quantise(view_.values + begin * view_.value_stride, view_.value_stride,
                              end - begin, view_.columns, codes + begin * padded,
@@ -65,15 +56,15 @@ void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count,
   float* scales = nullptr;
   int32_t* sums = nullptr;
   if (quantised) {
-    codes = grow(scratch.codes, head_count * row_count * padded);
-    scales = grow(scratch.scales, head_count * row_count * groups);
-    sums = grow(scratch.sums, head_count * row_count * groups);
+    codes = grown(scratch.codes, head_count * row_count * padded);
+    scales = grown(scratch.scales, head_count * row_count * groups);
+    sums = grown(scratch.sums, head_count * row_count * groups);
   }
   // A head whose rows do not begin at a tile border is computed with its neighbours' rows and
   // copied out.
   const bool is_aligned = rows_per_head % tile_rows == 0;
   const int64_t spread = is_aligned ? 0 : rows_per_head + 2 * tile_rows;
-  float* spill = is_aligned ? nullptr : grow(scratch.padded, head_count * row_count * spread);
+  float* spill = is_aligned ? nullptr : grown(scratch.padded, head_count * row_count * spread);
   const auto kernel = compute.kernels.matmul[static_cast<int>(w.format)];
 
   compute.team.run(head_count, 1, [&](int64_t head_begin, int64_t head_end, int) {

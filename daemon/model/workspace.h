@@ -9,6 +9,7 @@
 #include "model/layers/router.h"
 #include "model/linear.h"
 #include "model/sequence_state.h"
+#include "platform/grown.h"
 
 namespace glmd {
 
@@ -18,12 +19,6 @@ struct PassRow {
   int64_t position;
   int64_t part;
 };
-
-template <typename T>
-T* grown(std::vector<T>& buffer, int64_t count) {
-  if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
-  return buffer.data();
-}
 
 struct Workspace {
   std::vector<float> hidden;    // [rows][hidden]: the residual stream
