@@ -1,33 +1,46 @@
 // Reads of expert bytes: submitted by the compute thread, done by others, handed over here and
-// nowhere else.
+// nowhere else. Thread: all members are the compute thread's.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "platform/result.h"
 
 namespace glmd {
 
+// Demand goes first: a reader begins no look-ahead read, and no further segment of one, while
+// demand waits.
+enum class ReadUrgency { demand, look_ahead };
+
 struct ReadRequest {
   int32_t file = 0;    // index the reader was made with
   int64_t offset = 0;  // multiples of 4096: one direct read
   int64_t bytes = 0;
   uint8_t* target = nullptr;  // 4096-aligned, stays valid until the completion
-  uint64_t tag = 0;           // given back
+  uint64_t tag = 0;           // given back; unique among outstanding reads
+  ReadUrgency urgency = ReadUrgency::demand;
 };
 
 struct ReadCompletion {
   uint64_t tag = 0;
-  Result<void> result;  // names file, offset, wanted and got
+  Result<void> result;  // names file, offset, wanted and got; `cancelled` after cancel()
 };
 
 class BlockReader {
  public:
   virtual ~BlockReader() = default;
-  virtual void submit(const ReadRequest& request) = 0;  // thread: compute
-  // The next completion, waiting for it. Only while one is outstanding. Thread: compute.
+  virtual void submit(const ReadRequest& request) = 0;
+  // A look-ahead read that is wanted now: what is left of it is read as demand.
+  virtual void promote(uint64_t tag) = 0;
+  // Of no use any more: what has not begun is dropped. The completion comes all the same, whole or
+  // `cancelled`; until then the target is not free.
+  virtual void cancel(uint64_t tag) = 0;
+  // The next completion, waiting for it. Only while one is outstanding.
   virtual ReadCompletion wait() = 0;
+  // The next completion if there is one now.
+  virtual std::optional<ReadCompletion> poll() = 0;
   virtual int64_t outstanding() const = 0;
 };
 

@@ -1,8 +1,17 @@
 #include "storage/thread_reader.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace glmd {
+namespace {
+
+std::deque<ReadRequest>::iterator find_tag(std::deque<ReadRequest>& requests, uint64_t tag) {
+  return std::find_if(requests.begin(), requests.end(),
+                      [tag](const ReadRequest& request) { return request.tag == tag; });
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ThreadReader>> ThreadReader::open(std::vector<std::string> paths,
                                                          int thread_count) {
@@ -37,15 +46,43 @@ void ThreadReader::submit(const ReadRequest& request) {
   ++outstanding_;
   {
     const std::lock_guard lock(mutex_);
-    requests_.push_back(request);
+    (request.urgency == ReadUrgency::demand ? demand_ : look_ahead_).push_back(request);
   }
   has_request_.notify_one();
+}
+
+void ThreadReader::promote(uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  const auto request = find_tag(look_ahead_, tag);
+  if (request == look_ahead_.end()) return;
+  demand_.push_back(*request);
+  look_ahead_.erase(request);
+}
+
+void ThreadReader::cancel(uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  for (std::deque<ReadRequest>* requests : {&demand_, &look_ahead_}) {
+    const auto request = find_tag(*requests, tag);
+    if (request == requests->end()) continue;
+    requests->erase(request);
+    completions_.push_back({.tag = tag, .result = error(ErrorKind::cancelled, "read cancelled")});
+  }
 }
 
 ReadCompletion ThreadReader::wait() {
   CHECK(outstanding_ > 0);
   std::unique_lock lock(mutex_);
   has_completion_.wait(lock, [this] { return !completions_.empty(); });
+  return take_completion();
+}
+
+std::optional<ReadCompletion> ThreadReader::poll() {
+  const std::lock_guard lock(mutex_);
+  if (completions_.empty()) return std::nullopt;
+  return take_completion();
+}
+
+ReadCompletion ThreadReader::take_completion() {
   ReadCompletion completion = std::move(completions_.front());
   completions_.pop_front();
   --outstanding_;
@@ -55,10 +92,12 @@ ReadCompletion ThreadReader::wait() {
 void ThreadReader::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    has_request_.wait(lock, [this] { return is_closing_ || !requests_.empty(); });
+    has_request_.wait(lock,
+                      [this] { return is_closing_ || !demand_.empty() || !look_ahead_.empty(); });
     if (is_closing_) return;
-    const ReadRequest request = requests_.front();
-    requests_.pop_front();
+    std::deque<ReadRequest>& requests = demand_.empty() ? look_ahead_ : demand_;
+    const ReadRequest request = requests.front();
+    requests.pop_front();
     lock.unlock();
     Result<void> result = read(request);
     lock.lock();

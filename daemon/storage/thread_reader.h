@@ -26,13 +26,17 @@ class ThreadReader : public BlockReader {
   ThreadReader& operator=(const ThreadReader&) = delete;
 
   void submit(const ReadRequest& request) override;
+  void promote(uint64_t tag) override;
+  void cancel(uint64_t tag) override;
   ReadCompletion wait() override;
+  std::optional<ReadCompletion> poll() override;
   int64_t outstanding() const override { return outstanding_; }
 
  private:
   explicit ThreadReader(std::vector<File> files);
   void start(int thread_count);
   void serve();
+  ReadCompletion take_completion();
   Result<void> read(const ReadRequest& request) const;
 
   const std::vector<File> files_;
@@ -40,7 +44,7 @@ class ThreadReader : public BlockReader {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable has_request_, has_completion_;
-  std::deque<ReadRequest> requests_;
+  std::deque<ReadRequest> demand_, look_ahead_;  // not begun
   std::deque<ReadCompletion> completions_;
   bool is_closing_ = false;
 

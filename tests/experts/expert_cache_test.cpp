@@ -26,7 +26,13 @@ class FaultyReader : public BlockReader {
       : random_(seed), fault_share_(fault_share) {}
 
   void submit(const ReadRequest& request) override { waiting_.push_back(request); }
+  void promote(uint64_t) override {}
+  void cancel(uint64_t) override {}
   int64_t outstanding() const override { return static_cast<int64_t>(waiting_.size()); }
+  std::optional<ReadCompletion> poll() override {
+    if (waiting_.empty()) return std::nullopt;
+    return wait();
+  }
   ReadCompletion wait() override {
     const size_t index = random_() % waiting_.size();
     const ReadRequest request = waiting_[index];
