@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "kernels/block_encoder.h"
 #include "kernels/kernel_table.h"
@@ -12,6 +13,15 @@
 
 namespace glmd {
 namespace {
+
+struct Options {
+  std::string kernels = "auto";
+  std::vector<std::string> formats = {"nl4", "nl5", "q8"};
+  std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64};
+  std::vector<int> threads = {1, 2};
+  int repetitions = 9;
+  bool as_json = false;
+};
 
 constexpr int64_t columns = 6144;
 constexpr int64_t matrix_target_bytes = int64_t{256} << 20;
@@ -70,8 +80,7 @@ struct Rates {
 };
 
 void bench_one(const KernelTable& kernels, const PeakLoops& peak, const BenchMatrix& w,
-               const std::string& format, int64_t rows, int thread_count,
-               const KernelBench& options) {
+               const std::string& format, int64_t rows, int thread_count, const Options& options) {
   Team team(thread_count);
   const std::vector<float> values = bell_values(rows * columns, 2);
   const int64_t groups = columns / group_columns;
@@ -113,14 +122,15 @@ void bench_one(const KernelTable& kernels, const PeakLoops& peak, const BenchMat
     rates.peak_products.push_back(
         static_cast<double>(peak_rounds * peak.int8_products * thread_count) / peak_seconds * 1e-9);
   }
-  Measurement m = {std::string("kernels-") + kernels.name,
-                   format,
-                   rows,
-                   thread_count,
-                   "memory",
-                   median(rates.kernel_bytes),
-                   "GB/s",
-                   median(rates.read_bytes)};
+  Measurement m = {.bench = "kernels",
+                   .varied = {{"kernels", kernels.name},
+                              {"format", format},
+                              {"rows", rows},
+                              {"threads", thread_count}},
+                   .part = "memory",
+                   .value = median(rates.kernel_bytes),
+                   .unit = "GB/s",
+                   .bound = median(rates.read_bytes)};
   report(m, options.as_json);
   m.part = "int8";
   m.value = median(rates.kernel_products);
@@ -129,11 +139,11 @@ void bench_one(const KernelTable& kernels, const PeakLoops& peak, const BenchMat
   report(m, options.as_json);
 }
 
-}  // namespace
-
-bool bench_kernels(const KernelBench& options) {
+Result<void> run(const Options& options) {
   const KernelTable* kernels = find_kernels(options.kernels.c_str());
-  if (kernels == nullptr) return false;
+  if (kernels == nullptr) {
+    return error(ErrorKind::usage, "--kernels: this CPU has no table \"{}\"", options.kernels);
+  }
   const PeakLoops& peak = find_peak_loops(kernels->name);
   for (const std::string& format : options.formats) {
     const BenchMatrix matrix(format_of(format));
@@ -142,7 +152,29 @@ bool bench_kernels(const KernelBench& options) {
         bench_one(*kernels, peak, matrix, format, rows, threads, options);
     }
   }
-  return true;
+  return {};
+}
+
+}  // namespace
+
+BenchCommand add_kernels_command(CLI::App& parent) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* app = parent.add_subcommand(
+      "kernels", "matrix kernels: GB/s, GMAC/s, ratios to read and int8 loops");
+  app->add_option("--kernels", options->kernels, "table: auto, scalar, avx2, avx512");
+  app->add_option("--formats", options->formats, "nl4, nl5, q8")
+      ->check(CLI::IsMember({"nl4", "nl5", "q8"}))
+      ->delimiter(',');
+  app->add_option("--rows", options->rows, "rows of activations")
+      ->check(CLI::Range(1, 4096))
+      ->delimiter(',');
+  app->add_option("--threads", options->threads, "numbers of threads")
+      ->check(CLI::Range(1, 1024))
+      ->delimiter(',');
+  app->add_option("--repetitions", options->repetitions, "medians are of so many")
+      ->check(CLI::Range(1, 1000));
+  app->add_flag("--json", options->as_json, "one object a line");
+  return {app, [options] { return run(*options); }};
 }
 
 }  // namespace glmd

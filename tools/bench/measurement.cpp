@@ -29,18 +29,29 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void report(const Measurement& m, bool as_json) {
-  const double ratio = m.value / m.bound;
-  if (as_json) {
-    fmt::print(
-        "{{\"bench\":\"{}\",\"format\":\"{}\",\"rows\":{},\"threads\":{},\"part\":\"{}\",\"value\":"
-        "{:.3f},"
-        "\"unit\":\"{}\",\"bound\":{:.3f},\"ratio\":{:.4f}}}\n",
-        m.bench, m.format, m.rows, m.threads, m.part, m.value, m.unit, m.bound, ratio);
-  } else {
-    fmt::print("{:<16} {:<5} rows {:<4} threads {:<3} {:<8} {:>9.2f} {:<7} of {:>9.2f}: {:.2f}\n",
-               m.bench, m.format, m.rows, m.threads, m.part, m.value, m.unit, m.bound, ratio);
+static std::string text_of(const std::variant<std::string, int64_t, double>& value, bool quoted) {
+  if (const auto* word = std::get_if<std::string>(&value)) {
+    return quoted ? fmt::format("\"{}\"", *word) : *word;
   }
+  if (const auto* number = std::get_if<int64_t>(&value)) return fmt::format("{}", *number);
+  return fmt::format("{:g}", std::get<double>(value));
+}
+
+void report(const Measurement& m, bool as_json) {
+  std::string line = as_json ? fmt::format("{{\"bench\":\"{}\"", m.bench) : m.bench;
+  for (const auto& [name, value] : m.varied) {
+    line += as_json ? fmt::format(",\"{}\":{}", name, text_of(value, true))
+                    : fmt::format("  {} {:<6}", name, text_of(value, false));
+  }
+  line += as_json ? fmt::format(",\"part\":\"{}\",\"value\":{:.6g},\"unit\":\"{}\"", m.part,
+                                m.value, m.unit)
+                  : fmt::format("  {:<12} {:>10.2f} {:<6}", m.part, m.value, m.unit);
+  if (m.bound) {
+    line += as_json
+                ? fmt::format(",\"bound\":{:.6g},\"ratio\":{:.4f}", *m.bound, m.value / *m.bound)
+                : fmt::format(" of {:>10.2f}: {:.2f}", *m.bound, m.value / *m.bound);
+  }
+  fmt::print("{}{}\n", line, as_json ? "}" : "");
   fflush(stdout);
 }
 

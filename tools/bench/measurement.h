@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "platform/parallel.h"
@@ -17,17 +20,20 @@ double measure_seconds(Team& team, int64_t count, int64_t grain,
 
 double median(std::vector<double> values);
 
+// What was varied: a name and a word or a number.
+using Varied = std::vector<std::pair<std::string, std::variant<std::string, int64_t, double>>>;
+
 struct Measurement {
-  std::string bench, format;
-  int64_t rows;
-  int threads;
-  std::string part;  // what it is compared with
-  double value;
+  std::string bench;
+  Varied varied;
+  std::string part;  // of the work, or what it is compared with
+  double value = 0;
   std::string unit;
-  double bound;
+  std::optional<double> bound;  // in the same unit; the ratio is value / bound
 };
 
-// One line: a table row, or a JSON object.
+// One line: a table row, or a JSON object with members bench, what was varied, part, value, unit,
+// bound, ratio.
 void report(const Measurement& measurement, bool as_json);
 
 }  // namespace glmd
