@@ -2,7 +2,7 @@
 // avx2/ and avx512/ give the same bits, faster. Nothing here allocates, fails, or starts a thread:
 // callers split the output range [begin, end) over a team.
 //
-// Sums (DECISIONS 10): a quantised dot is one chain over ascending groups of 32, exact integers
+// Sums: a quantised dot is one chain over ascending groups of 32, exact integers
 // inside a group;
 //   nl4, nl5: a = fma(float(idot), float(+-m) * activation_scale, a), result = row_scale * a
 //   q8:       a = fma(float(idot), float(f16 scale) * activation_scale, a)
