@@ -154,7 +154,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   bool wants_plan = false, wants_doctor = false, wants_check = false;
   auto* plan = app.add_flag("--plan", wants_plan, "print the memory plan and exit");
   auto* doctor = app.add_flag("--doctor", wants_doctor, "say what will not work here, and exit");
-  auto* check = app.add_flag("--check", wants_check, "check settings and container, and exit");
+  auto* check = app.add_flag("--check", wants_check, "check settings and model, and exit");
   plan->excludes(doctor)->excludes(check);
   doctor->excludes(check);
   try {  // the library's way of saying no; it ends here

@@ -7,6 +7,7 @@
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
+#include "storage/dense_weights.h"
 
 namespace glmd {
 
@@ -20,6 +21,8 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  DenseWeights::Progress load_progress = {};  // may end the loading with an error
+  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -329,7 +329,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   const bool with_draft = options.with_draft && container.checkpoint().draft_layers == 1;
   CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft);
   model->latent_norm_eps_ = static_cast<float>(container.latent_norm_eps());
-  model->weights_ = TRY(DenseWeights::load(container));
+  model->weights_ = TRY(DenseWeights::load(container, options.load_progress));
+  model->has_locked_weights_ = options.locks_weights && model->weights_.lock();
   model->embedding_ = model->weights_.matrix("embedding");
   model->head_ = model->weights_.matrix("head");
   model->norm_ = model->weights_.vector("norm");

@@ -27,6 +27,7 @@ class GlmModel : public Model {
                                                    std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  bool has_locked_weights() const override { return has_locked_weights_; }
 
  private:
   friend class GlmPass;
@@ -42,6 +43,7 @@ class GlmModel : public Model {
   Team team_;
   Rotary rotary_;
   DenseWeights weights_;
+  bool has_locked_weights_ = false;
   Matrix embedding_{}, head_{};
   const float* norm_ = nullptr;
   std::vector<LayerWeights> layers_;  // the draft layer last, if used

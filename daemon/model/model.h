@@ -73,6 +73,7 @@ class Model {
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
 };
 
 }  // namespace glmd
