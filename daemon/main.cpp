@@ -67,7 +67,7 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
 
 // Runs on the compute thread.
 Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
-                               const KernelTable* kernels, int threads) {
+                               const KernelTable* kernels, int threads, ReaderKind reader) {
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = threads,
                                             .kernels = kernels,
@@ -75,7 +75,9 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .sessions = plan.sessions,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
-                                            .rows_max = plan.rows_max}));
+                                            .rows_max = plan.rows_max,
+                                            .reader = {.kind = reader}}));
+  log_info("experts are read by {}", loaded.model->reader_description());
   if (container.has_tokenizer()) {
     loaded.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
   }
@@ -118,8 +120,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
-  EngineThread engine([&] { return load_model(container, plan, kernels, threads); }, channel,
-                      clock);
+  EngineThread engine(
+      [&] { return load_model(container, plan, kernels, threads, settings.reader); }, channel,
+      clock);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();

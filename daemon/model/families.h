@@ -7,6 +7,7 @@
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -20,6 +21,7 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  ReaderSettings reader = {};
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

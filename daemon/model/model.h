@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -72,6 +73,9 @@ class Model {
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  virtual std::string reader_description() const {
+    return {};
+  }  // how experts are read; for the log
 };
 
 }  // namespace glmd
