@@ -76,7 +76,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
-    return load_model(container, plan, {.kernels = kernels, .threads = threads}, progress);
+    return load_model(container, plan,
+                      {.kernels = kernels, .threads = threads, .reader = settings.reader},
+                      progress);
   };
   EngineThread engine(load, channel, clock);
   Result<void> served = server->run();

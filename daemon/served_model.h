@@ -9,6 +9,7 @@
 #include "kernels/kernel_table.h"
 #include "memory_plan.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -25,6 +26,7 @@ Result<std::string> check_model(const Container& container);
 struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
+  ReaderKind reader = ReaderKind::automatic;
 };
 
 // Runs on the compute thread.

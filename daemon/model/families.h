@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "storage/container.h"
 #include "storage/dense_weights.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -23,6 +24,7 @@ struct ModelOptions {
   Verify verify = Verify::first_read;
   DenseWeights::Progress load_progress = {};  // may end the loading with an error
   bool locks_weights = false;                 // dense ones, in memory, where the limit allows
+  ReaderSettings reader = {};
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -10,8 +10,6 @@
 namespace glmd {
 namespace {
 
-constexpr int reader_threads = 8;
-
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
   CacheLayout layout;
   layout.layers = config.layers + (with_draft ? 1 : 0);
@@ -354,9 +352,9 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(ThreadReader::open(container.files(), reader_threads));
+  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
   model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                          *model->reader_, options.verify));
+                                          *model->reader_.reader, options.verify));
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,
                    .layers = shape.layers,
