@@ -5,9 +5,9 @@
 
 namespace glmd {
 
-double add_uses(double heat, int64_t uses, int64_t step) {
+double add_uses(double heat, int64_t uses, int64_t step, double half_life_steps) {
   const double added =
-      std::log2(static_cast<double>(uses)) + static_cast<double>(step) / use_half_life_steps;
+      std::log2(static_cast<double>(uses)) + static_cast<double>(step) / half_life_steps;
   const double high = std::max(heat, added);
   return high + std::log2(1 + std::exp2(std::min(heat, added) - high));
 }

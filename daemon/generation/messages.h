@@ -81,7 +81,7 @@ struct Done {
 };
 struct Failed {
   RequestId id = 0;
-  std::string code;  // SERVING.md 6.2: EMPTY_PROMPT, CONTEXT_EXCEEDED, CANCELLED, ENGINE, ...
+  std::string code;  // glmd-protocol(7): EMPTY_PROMPT, CONTEXT_EXCEEDED, CANCELLED, ENGINE, ...
   std::string message;
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t retry_ms = 0;  // 0: no advice

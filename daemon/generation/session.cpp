@@ -8,7 +8,7 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t silence_max_ns = 500'000'000;  // SERVING.md 6.2: PREFILL at least once a second
+constexpr int64_t silence_max_ns = 500'000'000;  // glmd-protocol(7): PREFILL at least once a second
 
 }  // namespace
 

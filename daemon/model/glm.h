@@ -1,5 +1,5 @@
-// GLM-5.2 and its siblings (`glm_moe_dsa`; GLM52 3): the forward pass over a batch of rows, layer
-// by layer. Thread: compute.
+// GLM-5.2 and its siblings (`glm_moe_dsa` in transformers): the forward pass over a batch of rows,
+// layer by layer. Thread: compute.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A model folder in our format (DESIGN 6): safetensors files, glmd.json, and the checkpoint's own
+// A model folder in our format: safetensors files, glmd.json, and the checkpoint's own
 // small files. Everything is untrusted: open() checks sizes, offsets, overlaps, duplicates and
 // shapes before any memory is taken.
 #pragma once
@@ -64,7 +64,7 @@ class Container {
   const CheckpointConfig& checkpoint() const { return checkpoint_; }
   const Json& manifest() const { return manifest_; }  // glmd.json
   uint64_t identity() const { return identity_; }
-  bool is_reference() const { return is_reference_; }  // both policies exact (DECISIONS 6)
+  bool is_reference() const { return is_reference_; }  // both policies are exact
   double latent_norm_eps() const { return latent_norm_eps_; }
   bool has_tokenizer() const;
 
