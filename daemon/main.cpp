@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "experts/routing_trace.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"
 #include "memory_plan.h"
@@ -67,7 +68,8 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
 
 // Runs on the compute thread.
 Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
-                               const KernelTable* kernels, int threads) {
+                               const KernelTable* kernels, int threads,
+                               const std::vector<RoutingObserver*>& observers) {
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = threads,
                                             .kernels = kernels,
@@ -75,7 +77,8 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .sessions = plan.sessions,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
-                                            .rows_max = plan.rows_max}));
+                                            .rows_max = plan.rows_max,
+                                            .observers = observers}));
   if (container.has_tokenizer()) {
     loaded.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
   }
@@ -106,6 +109,13 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   return loaded;
 }
 
+Result<std::unique_ptr<RoutingTraceWriter>> start_trace(const std::string& path,
+                                                        const Container& container) {
+  return RoutingTraceWriter::create(path, routing_shape(container), [](const Error& cause) {
+    log_warning("trace-routing: {}: the trace ends here, continuing", cause.message);
+  });
+}
+
 Result<void> serve(const Settings& settings, const Container& container, const MemoryPlan& plan,
                    const KernelTable* kernels) {
   const int threads = settings.threads.value_or(physical_core_count());
@@ -113,13 +123,20 @@ Result<void> serve(const Settings& settings, const Container& container, const M
            kernels->name, threads);
   log_info("memory plan\n{}", plan.to_text());
 
+  std::unique_ptr<RoutingTraceWriter> trace;
+  std::vector<RoutingObserver*> observers;
+  if (settings.trace_routing) {
+    trace = TRY_CONTEXT(start_trace(*settings.trace_routing, container), "trace-routing");
+    observers.push_back(trace.get());
+  }
+
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
-  EngineThread engine([&] { return load_model(container, plan, kernels, threads); }, channel,
-                      clock);
+  EngineThread engine([&] { return load_model(container, plan, kernels, threads, observers); },
+                      channel, clock);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
@@ -20,6 +22,7 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  std::vector<RoutingObserver*> observers;  // of every routed row; they outlive the model
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);
