@@ -8,7 +8,7 @@
 //   q8:       a = fma(float(idot), float(f16 scale) * activation_scale, a)
 // a float dot has 16 lanes, element i in lane i mod 16, fused multiply-adds in ascending order,
 // then lanes are added 8 apart, 4 apart, 2 apart, 1 apart. A sum of squares or of values is a float
-// dot too. exp is our own polynomial.
+// dot too. exp is our own polynomial. NaN is NaN: its sign and payload are not part of the promise.
 #pragma once
 
 #include <stdint.h>

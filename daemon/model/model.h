@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -73,6 +74,10 @@ class Model {
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  virtual std::string reader_description() const {
+    return {};
+  }  // how experts are read; for the log
 };
 
 }  // namespace glmd

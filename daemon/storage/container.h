@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -73,8 +74,11 @@ class Container {
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* find(std::string_view name) const;
 
+  // Called after each piece of a tensor, a fraction of a second apart; an error ends the read.
+  using ReadProgress = std::function<Result<void>(int64_t bytes_done)>;
   // Reads one tensor's bytes and checks its hash.
-  Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true) const;
+  Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true,
+                    const ReadProgress& progress = {}) const;
   // Every checksum and every missing or short file of a folder, all at once; empty: sound.
   static std::vector<std::string> verify(const std::string& folder);
 
