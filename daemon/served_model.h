@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "experts/routing_observer.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
@@ -27,6 +29,7 @@ struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
+  std::vector<RoutingObserver*> observers = {};  // outlive the model
 };
 
 // Runs on the compute thread.

@@ -20,6 +20,7 @@ struct Settings {
   std::optional<int64_t> sessions;
   std::optional<int> threads;
   std::string kernels = "auto";
+  std::optional<std::string> trace_routing;  // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
@@ -22,8 +24,9 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
-  DenseWeights::Progress load_progress = {};  // may end the loading with an error
-  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
+  std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
+  DenseWeights::Progress load_progress = {};     // may end the loading with an error
+  bool locks_weights = false;                    // dense ones, in memory, where the limit allows
   ReaderSettings reader = {};
 };
 

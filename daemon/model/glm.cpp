@@ -86,6 +86,7 @@ class GlmPass : public ForwardPass {
   void fill_angles();
   void norm_rows(const float* x, const float* weight, float* out);
   Result<void> run_layer_body(int64_t layer);
+  void tell_observers(int64_t layer);
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
@@ -187,6 +188,7 @@ Result<void> GlmPass::run_layer() {
   const int64_t layer = is_draft_ ? model_.config_.layers : layers_done_;
   TRY_CONTEXT(run_layer_body(layer), fmt::format("layer {}", layer));
   ++layers_done_;
+  if (model_.layers_[layer].routed && !model_.options_.observers.empty()) tell_observers(layer);
   if (is_draft_) {
     TRY(finish(model_.draft_.head_norm, model_.draft_head_));
   } else if (layers_done_ == model_.config_.layers) {
@@ -224,6 +226,20 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   }
   compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
   return {};
+}
+
+void GlmPass::tell_observers(int64_t layer) {
+  std::vector<uint32_t> positions;
+  for (const PassRow& row : rows_) positions.push_back(static_cast<uint32_t>(row.position));
+  const int64_t count = std::ssize(rows_) * model_.config_.experts_per_token;
+  std::vector<uint16_t> experts;
+  for (int64_t i = 0; i < count; ++i) {
+    experts.push_back(static_cast<uint16_t>(workspace_->choices[i].expert));
+  }
+  for (RoutingObserver* observer : model_.options_.observers) {
+    observer->routed(
+        {.layer = static_cast<int32_t>(layer), .positions = positions, .experts = experts});
+  }
 }
 
 // The last norm for all rows, the output head for those that want logits.
