@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "experts/expert_cache.h"
+#include "experts/look_ahead.h"
 #include "kernels/kernel_table.h"
+#include "model/layers/router.h"
 #include "model/model.h"
 #include "storage/container.h"
 
@@ -20,6 +22,8 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  LookAhead look_ahead = LookAhead::automatic;
+  RoutingSource* routing = nullptr;  // outlives the model; null: the routers route
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -49,6 +49,7 @@ class GlmModel : public Model {
   Matrix draft_embedding_{}, draft_head_{};
   std::unique_ptr<BlockReader> reader_;
   std::optional<ExpertCache> cache_;
+  LookAheadSwitch look_ahead_;
   std::optional<CachePool> pool_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use
 };
