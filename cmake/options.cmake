@@ -4,7 +4,7 @@ target_include_directories(glmd_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SO
 target_compile_definitions(glmd_options INTERFACE GLMD_VERSION="${PROJECT_VERSION}")
 target_compile_options(glmd_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor -Wold-style-cast -Werror
-  # Arithmetic is part of the product: no contraction, no reordering (DESIGN: every sum has one order).
+  # Arithmetic is part of the product: no contraction, no reordering (every float sum has one order).
   -ffp-contract=off -fno-math-errno
   # No path of the building machine in a binary.
   -ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)

@@ -3,14 +3,13 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "generation/engine_thread.h"
-#include "generation/generation_defaults.h"
 #include "memory_plan.h"
 #include "memory_sources.h"
 #include "model/families.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "served_model.h"
 #include "server/server.h"
 #include "settings.h"
 #include "storage/container.h"
@@ -19,7 +18,6 @@ namespace glmd {
 namespace {
 
 constexpr std::string_view embedded_model = "share/glmd/models/mini";
-constexpr int64_t generation_config_bytes_max = 1 << 20;
 
 // bin/../share in the build tree, sbin/../share where installed.
 Result<std::string> model_folder(const Settings& settings) {
@@ -65,47 +63,6 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
   return kernels;
 }
 
-// Runs on the compute thread.
-Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
-                               const KernelTable* kernels, int threads) {
-  LoadedModel loaded;
-  loaded.model = TRY(open_model(container, {.threads = threads,
-                                            .kernels = kernels,
-                                            .context_tokens = plan.context_tokens,
-                                            .sessions = plan.sessions,
-                                            .arena_bytes = plan.arena_bytes,
-                                            .kv_pool_bytes = plan.kv_bytes,
-                                            .rows_max = plan.rows_max}));
-  if (container.has_tokenizer()) {
-    loaded.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
-  }
-  GenerationDefaults defaults;
-  const std::string path = container.folder() + "/generation_config.json";
-  if (path_exists(path)) {
-    const Json config = TRY(read_json_file(path, generation_config_bytes_max));
-    defaults = TRY_CONTEXT(read_generation_defaults(config), path);
-  }
-  Json facts = Json::object();
-  facts.set("model", Json::string(container.folder()));
-  facts.set("identity", Json::string(fmt::format("{:016x}", container.identity())));
-  facts.set("kernels", Json::string(kernels->name));
-  facts.set("threads", Json::integer(threads));
-  Json memory = Json::object();
-  memory.set("budget_bytes", Json::integer(plan.budget_bytes));
-  memory.set("dense_bytes", Json::integer(plan.dense_bytes));
-  memory.set("kv_bytes", Json::integer(plan.kv_bytes));
-  memory.set("scratch_bytes", Json::integer(plan.scratch_bytes));
-  memory.set("arena_bytes", Json::integer(plan.arena_bytes));
-  facts.set("memory", std::move(memory));
-  loaded.options = {.sessions_max = plan.sessions,
-                    .context_tokens = plan.context_tokens,
-                    .temperature_default = defaults.temperature,
-                    .top_p_default = defaults.top_p,
-                    .stop_ids = container.checkpoint().stop_tokens,
-                    .facts = std::move(facts)};
-  return loaded;
-}
-
 Result<void> serve(const Settings& settings, const Container& container, const MemoryPlan& plan,
                    const KernelTable* kernels) {
   const int threads = settings.threads.value_or(physical_core_count());
@@ -118,8 +75,12 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
-  EngineThread engine([&] { return load_model(container, plan, kernels, threads); }, channel,
-                      clock);
+  const auto load = [&](const EngineThread::LoadProgress& progress) {
+    return load_model(container, plan,
+                      {.kernels = kernels, .threads = threads, .reader = settings.reader},
+                      progress);
+  };
+  EngineThread engine(load, channel, clock);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();
@@ -135,7 +96,7 @@ Result<void> run(const Settings& settings) {
   const MemoryPlan plan = TRY(plan_for(settings, container));
   switch (settings.action) {
     case Settings::Action::check:
-      std::printf("%s: sound\n", folder.c_str());
+      std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
       return {};
     case Settings::Action::plan:
     case Settings::Action::doctor:

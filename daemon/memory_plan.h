@@ -1,5 +1,5 @@
 // What the daemon may take and what it takes it for: pure arithmetic, done before any memory is
-// taken (DESIGN 7). Below the floor it refuses and the message is the whole sum.
+// taken. Below the floor it refuses and the message is the whole sum.
 #pragma once
 
 #include <cstdint>

@@ -69,6 +69,16 @@ const std::map<std::string, Setter, std::less<>>& setters() {
          s.kernels = text;
          return {};
        }},
+      {"reader",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<ReaderKind> kind = reader_kind_from(text);
+         if (!kind) {
+           return error(ErrorKind::config, "reader: wanted auto, io_uring or threads, got \"{}\"",
+                        text);
+         }
+         s.reader = *kind;
+         return {};
+       }},
       {"log-level",
        [](Settings& s, const std::string& text) -> Result<void> {
          const std::optional<LogLevel> level = log_level_from(text);
@@ -147,6 +157,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("sessions", "N", "requests worked on at once");
   option("threads", "N", "threads that compute (default: one per physical core)");
   option("kernels", "NAME", "auto, scalar, avx2 or avx512");
+  option("reader", "NAME", "what reads experts: auto, io_uring or threads");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   app.add_option("--config", settings.config, "read settings from this TOML file")
@@ -154,7 +165,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   bool wants_plan = false, wants_doctor = false, wants_check = false;
   auto* plan = app.add_flag("--plan", wants_plan, "print the memory plan and exit");
   auto* doctor = app.add_flag("--doctor", wants_doctor, "say what will not work here, and exit");
-  auto* check = app.add_flag("--check", wants_check, "check settings and container, and exit");
+  auto* check = app.add_flag("--check", wants_check, "check settings and model, and exit");
   plan->excludes(doctor)->excludes(check);
   doctor->excludes(check);
   try {  // the library's way of saying no; it ends here

@@ -5,8 +5,8 @@
 
 namespace glmd {
 
-double add_uses(double heat, double uses, int64_t token) {
-  const double added = std::log2(uses) + static_cast<double>(token) / use_half_life_tokens;
+double add_uses(double heat, double uses, int64_t time, double half_life) {
+  const double added = std::log2(uses) + static_cast<double>(time) / half_life;
   const double high = std::max(heat, added);
   return high + std::log2(1 + std::exp2(std::min(heat, added) - high));
 }

@@ -78,8 +78,13 @@ Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64
   }
   share_out(sizes, arena_bytes);
 
+  int64_t expert_bytes = 0;
+  for (const ExpertExtent& expert : experts) expert_bytes += expert.bytes;
+
   ExpertCache cache;
   cache.reader_ = &reader;
+  cache.half_life_tokens_ =
+      half_life_tokens_for(static_cast<double>(arena_bytes) / static_cast<double>(expert_bytes));
   cache.verify_ = verify;
   cache.arena_ = TRY(AlignedMemory::allocate(slot_bytes(sizes)));
   uint8_t* next = cache.arena_.data();
@@ -167,7 +172,7 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
   wanted_.clear();
   for (const ExpertWant& want : wants) {
     Entry& entry = entries_[want.expert];
-    entry.heat = add_uses(entry.heat, want.uses, clock_tokens_);
+    entry.heat = add_uses(entry.heat, want.uses, clock_tokens_, half_life_tokens_);
     entry.use_count += want.rows;
     entry.last_step = step_;
     wanted_.push_back(want.expert);
@@ -537,7 +542,7 @@ void ExpertCache::release(int32_t index) {
 
 void ExpertCache::seed_heat(int32_t expert, double uses) {
   Entry& entry = entries_[expert];
-  entry.heat = add_uses(entry.heat, uses, clock_tokens_);
+  entry.heat = add_uses(entry.heat, uses, clock_tokens_, half_life_tokens_);
   refresh(entry.slot);
 }
 

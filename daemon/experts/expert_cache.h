@@ -133,6 +133,8 @@ class ExpertCache {
   // Rows that each expert computed so far.
   std::vector<int64_t> use_counts() const;
 
+  // After as many tokens a use counts half: chosen once, for the arena of create().
+  double half_life_tokens() const { return half_life_tokens_; }
   const ExpertCacheStats& stats() const { return stats_; }
   int64_t slot_count() const;  // that have memory
   int64_t resident_count() const;
@@ -209,6 +211,7 @@ class ExpertCache {
   BlockReader* reader_ = nullptr;
   Verify verify_ = Verify::first_read;
   bool may_read_ahead_ = false;
+  double half_life_tokens_ = 0;
   int64_t step_ = 0, clock_tokens_ = 0;
   int64_t loading_count_ = 0;  // demand
   int64_t reading_count_ = 0;  // all

@@ -21,8 +21,9 @@ class Channel {
   // safe from any thread.
   void set_wake_loop(std::function<void()> wake_loop);
 
+  void send(Command command);  // thread: any
+
   // Thread: loop.
-  void send(Command command);
   std::vector<Event> take_events();
   uint64_t heartbeat() const { return heartbeat_.load(std::memory_order_relaxed); }
   bool is_idle() const {

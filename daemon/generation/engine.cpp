@@ -36,7 +36,8 @@ Engine::Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, 
       clock_(clock),
       context_{tokenizer, options_.stop_ids, channel, clock},
       sampler_(ids_with_a_token(tokenizer, model.shape().vocabulary)),
-      scheduler_(options_.sessions_max, model.rows_max()) {
+      scheduler_(options_.sessions_max, model.rows_max()),
+      prompt_thread_(tokenizer, model.shape().vocabulary, channel) {
   const int64_t context_max = model.shape().context_max;
   if (options_.context_tokens <= 0) options_.context_tokens = context_max;
   options_.context_tokens = std::min(options_.context_tokens, context_max);
@@ -79,22 +80,47 @@ std::optional<std::string> wrong_value(const Submit& submit) {
 void Engine::handle(Submit& submit) {
   ++totals_.requests;
   if (is_draining_) return refuse(submit, "DRAINING", "the daemon is stopping");
-  if (scheduler_.find(submit.id)) {
+  if (scheduler_.find(submit.id) || preparations_.contains(submit.id)) {
     return refuse(submit, "DUPLICATE_ID", fmt::format("request {} is live already", submit.id));
   }
   if (auto wrong = wrong_value(submit)) return refuse(submit, "BAD_VALUE", std::move(*wrong));
-  Result<Prompt> prompt = make_prompt(submit, tokenizer_, model_.shape().vocabulary);
-  if (!prompt.ok()) return refuse(submit, "BAD_VALUE", prompt.error().message);
+  const int64_t now_ns = clock_.now_ns();
+  if (std::ssize(submit.prompt) < PromptThread::prompt_bytes_min) {
+    enqueue(submit, make_prompt(submit, tokenizer_, model_.shape().vocabulary), now_ns);
+    return;
+  }
+  preparations_[submit.id].submitted_ns = now_ns;
+  prompt_thread_.make(std::move(submit));
+}
+
+void Engine::handle(PromptReady& ready) {
+  const auto found = preparations_.find(ready.submit.id);
+  if (found == preparations_.end()) return;  // cancelled meanwhile
+  const Preparation preparation = found->second;
+  preparations_.erase(found);
+  Session* session = enqueue(ready.submit, std::move(ready.prompt), preparation.submitted_ns);
+  if (session == nullptr) return;
+  session->hold(preparation.is_held);
+  if (preparation.is_stopped) stop(*session);
+}
+
+Session* Engine::enqueue(Submit& submit, Result<Prompt> prompt, int64_t submitted_ns) {
+  const auto refused = [&](std::string code, std::string message, int64_t prompt_tokens = 0) {
+    refuse(submit, std::move(code), std::move(message), prompt_tokens);
+    return nullptr;
+  };
+  if (!prompt.ok()) return refused("BAD_VALUE", prompt.error().message);
   const auto prompt_tokens = static_cast<int64_t>(prompt.value().tokens.size());
-  if (prompt_tokens == 0) return refuse(submit, "EMPTY_PROMPT", "the prompt has no tokens");
+  if (prompt_tokens == 0) return refused("EMPTY_PROMPT", "the prompt has no tokens");
   if (prompt_tokens >= options_.context_tokens) {
-    return refuse(
-        submit, "CONTEXT_EXCEEDED",
+    return refused(
+        "CONTEXT_EXCEEDED",
         fmt::format("the prompt has {} tokens, the context holds {}, and a new token needs room",
                     prompt_tokens, options_.context_tokens),
         prompt_tokens);
   }
   SessionOptions session;
+  session.submitted_ns = submitted_ns;
   session.id = submit.id;
   session.prompt = std::move(prompt).value();
   session.sampling.temperature = submit.temperature.value_or(options_.temperature_default);
@@ -104,9 +130,16 @@ void Engine::handle(Submit& submit) {
   session.tokens_max = std::min(submit.tokens_max.value_or(room), room);
   session.stops = std::move(submit.stops);
   scheduler_.enqueue(std::make_unique<Session>(std::move(session), context_));
+  return scheduler_.find(submit.id);
 }
 
 void Engine::handle(Cancel& cancel) {
+  if (preparations_.erase(cancel.id) > 0) {
+    prompt_thread_.forget(cancel.id);
+    ++totals_.cancelled;
+    channel_.send(Failed{cancel.id, "CANCELLED", "cancelled: prompt=0 completion=0", 0, 0, 0});
+    return;
+  }
   Session* session = scheduler_.find(cancel.id);
   if (session == nullptr) return;  // it ended while the command was on its way
   ++totals_.cancelled;
@@ -115,15 +148,21 @@ void Engine::handle(Cancel& cancel) {
   end(*session);
 }
 
-void Engine::handle(Stop& stop) {
-  Session* session = scheduler_.find(stop.id);
-  if (session == nullptr) return;
+void Engine::handle(Stop& command) {
+  const auto found = preparations_.find(command.id);
+  if (found != preparations_.end()) found->second.is_stopped = true;
+  if (Session* session = scheduler_.find(command.id)) stop(*session);
+}
+
+void Engine::stop(Session& session) {
   ++totals_.completed;
-  session->stop();
-  end(*session);
+  session.stop();
+  end(session);
 }
 
 void Engine::handle(Hold& hold) {
+  const auto found = preparations_.find(hold.id);
+  if (found != preparations_.end()) found->second.is_held = hold.is_held;
   if (Session* session = scheduler_.find(hold.id)) session->hold(hold.is_held);
 }
 
@@ -134,6 +173,10 @@ void Engine::handle(Drain&) {
 void Engine::handle(Quit&) {
   for (const RequestId id : scheduler_.ids()) {
     fail(*scheduler_.find(id), "DRAINING", "the daemon stops");
+  }
+  for (const auto& [id, preparation] : std::exchange(preparations_, {})) {
+    ++totals_.failed;
+    channel_.send(Failed{id, "DRAINING", "the daemon stops", 0, 0, 0});
   }
   is_draining_ = true;
   has_quit_ = true;
@@ -312,12 +355,12 @@ void Engine::report_status(bool is_urgent) {
 std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
+  const int64_t queued = scheduler_.queued_count() + std::ssize(preparations_);
   status.set("state", Json::string(state));
-  status.set("status",
-             Json::string(fmt::format("{}, {} active, {} queued", state, scheduler_.active_count(),
-                                      scheduler_.queued_count())));
+  status.set("status", Json::string(fmt::format("{}, {} active, {} queued", state,
+                                                scheduler_.active_count(), queued)));
   status.set("active", Json::integer(scheduler_.active_count()));
-  status.set("queued", Json::integer(scheduler_.queued_count()));
+  status.set("queued", Json::integer(queued));
   status.set("sessions_max", Json::integer(options_.sessions_max));
   status.set("context_tokens", Json::integer(options_.context_tokens));
   status.set("totals", Json::object({

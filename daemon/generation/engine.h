@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "generation/channel.h"
+#include "generation/prompt_thread.h"
 #include "generation/sampler.h"
 #include "generation/scheduler.h"
 #include "generation/session.h"
@@ -53,14 +55,25 @@ class Engine {
     int64_t prompt_tokens = 0, completion_tokens = 0, passes_failed = 0;
   };
 
+  // What was said of a request while its prompt was made into tokens elsewhere.
+  struct Preparation {
+    int64_t submitted_ns = 0;
+    bool is_held = false;
+    bool is_stopped = false;
+  };
+
   void handle(Submit& submit);
+  void handle(PromptReady& ready);
   void handle(Cancel& cancel);
-  void handle(Stop& stop);
+  void handle(Stop& command);
   void handle(Hold& hold);
   void handle(Drain& drain);
   void handle(Quit& quit);
   void refuse(const Submit& submit, std::string code, std::string message,
               int64_t prompt_tokens = 0);
+  void stop(Session& session);
+  // Queues the session, or refuses it and returns null.
+  Session* enqueue(Submit& submit, Result<Prompt> prompt, int64_t submitted_ns);
   void admit_waiting();
 
   void run_decode_pass();
@@ -85,6 +98,8 @@ class Engine {
   SessionContext context_;
   Sampler sampler_;
   Scheduler scheduler_;
+  std::map<RequestId, Preparation> preparations_;
+  PromptThread prompt_thread_;
   std::optional<Pass> decode_, prefill_;
   int64_t decode_ns_ = 0;  // of the last decode pass
   int64_t prefill_ns_since_decode_ = 0;

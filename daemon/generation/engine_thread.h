@@ -1,6 +1,7 @@
 // The thread that loads the model and then runs the engine: a step after the other while there is
-// work, asleep on the channel while there is none. Its life ends with Quit, or with a model that
-// cannot be loaded. Thread: made, asked and joined by the one that owns it.
+// work, asleep on the channel while there is none. While weights arrive, requests wait, and what
+// cannot wait (Cancel, Drain, Quit) is obeyed. Its life ends with Quit, or with a model that cannot
+// be loaded. Thread: made, asked and joined by the one that owns it.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "generation/engine.h"
 
@@ -21,8 +23,12 @@ struct LoadedModel {
 
 class EngineThread {
  public:
+  // To be called as bytes arrive; its error ends the loading.
+  using LoadProgress = std::function<Result<void>(int64_t bytes_done, int64_t bytes_total)>;
+  using Load = std::function<Result<LoadedModel>(const LoadProgress& progress)>;
+
   // `load` runs on the new thread; both references outlive this.
-  EngineThread(std::function<Result<LoadedModel>()> load, Channel& channel, const Clock& clock);
+  EngineThread(Load load, Channel& channel, const Clock& clock);
   ~EngineThread();  // sends Quit and joins
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -32,12 +38,18 @@ class EngineThread {
 
  private:
   void run();
+  Result<void> on_progress(int64_t bytes_done, int64_t bytes_total);
+  void report_loading(int64_t bytes_done, int64_t bytes_total);
+  void hold_back(Command command);
+  void refuse_waiting(std::string_view code, const std::string& message);
   void run_engine(LoadedModel& loaded);
-  void refuse_all(const Error& cause);
 
-  std::function<Result<LoadedModel>()> load_;
+  Load load_;
   Channel& channel_;
   const Clock& clock_;
+  std::vector<Command> waiting_;  // for the engine, in order
+  bool has_quit_ = false;         // while loading
+  int64_t load_began_ns_ = 0, load_reported_ns_ = 0;
   std::optional<Error> error_;  // written before the thread ends, read after join
   std::thread thread_;
 };

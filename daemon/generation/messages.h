@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "platform/result.h"
+
 namespace glmd {
 
 // Unique in the process; the server maps it to (connection, client's id).
@@ -40,7 +42,18 @@ struct Hold {
 struct Drain {};  // new Submits fail with DRAINING; running ones end
 struct Quit {};   // running ones end in Failed{DRAINING}; the thread returns
 
-using Command = std::variant<Submit, Cancel, Stop, Hold, Drain, Quit>;
+struct Prompt {
+  std::vector<int32_t> tokens;
+  bool has_thoughts = false;       // chat: what stands before </think> is thought
+  bool starts_in_thought = false;  // the template opened <think> already
+};
+// From prompt_thread: the tokens of a long Submit, whose text is gone.
+struct PromptReady {
+  Submit submit;
+  Result<Prompt> prompt;
+};
+
+using Command = std::variant<Submit, PromptReady, Cancel, Stop, Hold, Drain, Quit>;
 
 struct Queued {
   RequestId id = 0;
@@ -68,7 +81,7 @@ struct Done {
 };
 struct Failed {
   RequestId id = 0;
-  std::string code;  // SERVING.md 6.2: EMPTY_PROMPT, CONTEXT_EXCEEDED, CANCELLED, ENGINE, ...
+  std::string code;  // glmd-protocol(7): EMPTY_PROMPT, CONTEXT_EXCEEDED, CANCELLED, ENGINE, ...
   std::string message;
   int64_t prompt_tokens = 0, completion_tokens = 0;
   int64_t retry_ms = 0;  // 0: no advice

@@ -1,21 +1,14 @@
 // What a client submits, as token ids: raw text as the reference tokenises it, a conversation
-// through the chat template, or ids as they are. Thread: compute.
+// through the chat template, or ids as they are. Thread: any.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "generation/messages.h"
 #include "platform/result.h"
 #include "text/tokenizer.h"
 
 namespace glmd {
-
-struct Prompt {
-  std::vector<int32_t> tokens;
-  bool has_thoughts = false;       // chat: what stands before </think> is thought
-  bool starts_in_thought = false;  // the template opened <think> already
-};
 
 // `tokenizer` may be null: a checkpoint without one takes token ids only. Errors are the client's.
 Result<Prompt> make_prompt(const Submit& submit, const Tokenizer* tokenizer, int64_t vocabulary);

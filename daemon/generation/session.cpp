@@ -8,7 +8,7 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t silence_max_ns = 500'000'000;  // SERVING.md 6.2: PREFILL at least once a second
+constexpr int64_t silence_max_ns = 500'000'000;  // glmd-protocol(7): PREFILL at least once a second
 
 }  // namespace
 
@@ -19,8 +19,8 @@ Session::Session(SessionOptions options, const SessionContext& context)
       prompt_tokens_(static_cast<int64_t>(tokens_.size())),
       is_in_thought_(options_.prompt.starts_in_thought),
       matcher_(std::move(options_.stops)),
-      submitted_ns_(context.clock.now_ns()),
-      reported_ns_(submitted_ns_) {
+      submitted_ns_(options_.submitted_ns),
+      reported_ns_(context.clock.now_ns()) {
   if (options_.prompt.has_thoughts && context_.tokenizer != nullptr) {
     think_id_ = context_.tokenizer->find("<think>");
     end_think_id_ = context_.tokenizer->find("</think>");

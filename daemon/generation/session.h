@@ -22,6 +22,7 @@ namespace glmd {
 
 struct SessionOptions {
   RequestId id = 0;
+  int64_t submitted_ns = 0;
   Prompt prompt;
   SamplingOptions sampling;
   int64_t tokens_max = 0;  // new ones; the context has room for them

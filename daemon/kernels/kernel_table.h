@@ -2,13 +2,13 @@
 // avx2/ and avx512/ give the same bits, faster. Nothing here allocates, fails, or starts a thread:
 // callers split the output range [begin, end) over a team.
 //
-// Sums (DECISIONS 10): a quantised dot is one chain over ascending groups of 32, exact integers
+// Sums: a quantised dot is one chain over ascending groups of 32, exact integers
 // inside a group;
 //   nl4, nl5: a = fma(float(idot), float(+-m) * activation_scale, a), result = row_scale * a
 //   q8:       a = fma(float(idot), float(f16 scale) * activation_scale, a)
 // a float dot has 16 lanes, element i in lane i mod 16, fused multiply-adds in ascending order,
 // then lanes are added 8 apart, 4 apart, 2 apart, 1 apart. A sum of squares or of values is a float
-// dot too. exp is our own polynomial.
+// dot too. exp is our own polynomial. NaN is NaN: its sign and payload are not part of the promise.
 #pragma once
 
 #include <stdint.h>

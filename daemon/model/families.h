@@ -9,6 +9,8 @@
 #include "model/layers/router.h"
 #include "model/model.h"
 #include "storage/container.h"
+#include "storage/dense_weights.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -23,7 +25,10 @@ struct ModelOptions {
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
   LookAhead look_ahead = LookAhead::automatic;
-  RoutingSource* routing = nullptr;  // outlives the model; null: the routers route
+  RoutingSource* routing = nullptr;           // outlives the model; null: the routers route
+  DenseWeights::Progress load_progress = {};  // may end the loading with an error
+  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
+  ReaderSettings reader = {};
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -10,7 +10,6 @@
 namespace glmd {
 namespace {
 
-constexpr int reader_threads = 8;
 constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
 
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
@@ -362,7 +361,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   const bool with_draft = options.with_draft && container.checkpoint().draft_layers == 1;
   CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft);
   model->latent_norm_eps_ = static_cast<float>(container.latent_norm_eps());
-  model->weights_ = TRY(DenseWeights::load(container));
+  model->weights_ = TRY(DenseWeights::load(container, options.load_progress));
+  model->has_locked_weights_ = options.locks_weights && model->weights_.lock();
   model->embedding_ = model->weights_.matrix("embedding");
   model->head_ = model->weights_.matrix("head");
   model->norm_ = model->weights_.vector("norm");
@@ -387,9 +387,9 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(ThreadReader::open(container.files(), reader_threads));
+  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
   model->cache_.emplace(TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                                *model->reader_, options.verify)));
+                                                *model->reader_.reader, options.verify)));
   model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,

@@ -1,5 +1,5 @@
-// GLM-5.2 and its siblings (`glm_moe_dsa`; GLM52 3): the forward pass over a batch of rows, layer
-// by layer. Thread: compute.
+// GLM-5.2 and its siblings (`glm_moe_dsa` in transformers): the forward pass over a batch of rows,
+// layer by layer. Thread: compute.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 #include "model/layer_weights.h"
 #include "model/rotary.h"
 #include "model/workspace.h"
-#include "storage/thread_reader.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -27,6 +27,8 @@ class GlmModel : public Model {
                                                    std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  bool has_locked_weights() const override { return has_locked_weights_; }
+  std::string reader_description() const override { return reader_.description; }
 
  private:
   friend class GlmPass;
@@ -42,12 +44,13 @@ class GlmModel : public Model {
   Team team_;
   Rotary rotary_;
   DenseWeights weights_;
+  bool has_locked_weights_ = false;
   Matrix embedding_{}, head_{};
   const float* norm_ = nullptr;
   std::vector<LayerWeights> layers_;  // the draft layer last, if used
   DraftWeights draft_{};
   Matrix draft_embedding_{}, draft_head_{};
-  std::unique_ptr<BlockReader> reader_;
+  OpenedReader reader_;
   std::optional<ExpertCache> cache_;
   LookAheadSwitch look_ahead_;
   std::optional<CachePool> pool_;

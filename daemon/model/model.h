@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -67,11 +68,16 @@ class Model {
   virtual Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) = 0;
   virtual int64_t rows_max() const = 0;  // of one pass
   // The draft layer over rows that follow the sequence's drafted ones: row p has token p + 1 and
-  // the hidden state of token p, and its logits predict token p + 2 (GLM52 3.9).
+  // the hidden state of token p, and its logits predict token p + 2 (multi-token prediction:
+  // DeepSeek-V3, 2.2).
   virtual Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  virtual std::string reader_description() const {
+    return {};
+  }  // how experts are read; for the log
 };
 
 }  // namespace glmd

@@ -1,5 +1,5 @@
-// Rotary position embedding, frequencies theta^(-2j/width) (GLM52 3.2). Sine and cosine are our
-// own, so that every machine has the same bits.
+// Rotary position embedding, frequencies theta^(-2j/width) (RoFormer, arXiv 2104.09864). Sine and
+// cosine are our own, so that every machine has the same bits.
 #pragma once
 
 #include <cstdint>

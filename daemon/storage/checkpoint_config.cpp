@@ -135,14 +135,34 @@ void read_layer_kinds(const Json& config, Reader& reader, CheckpointConfig& out)
   if (out.draft_layers > 0) out.is_sparse.push_back(true);
 }
 
+// `index_topk_pattern` is "FSSF" or a list like `indexer_types`; either in the words of the latter.
+std::optional<Json> indexer_types_of_pattern(const Json& pattern) {
+  if (!pattern.is_string()) return pattern;
+  std::vector<Json> types;
+  for (const char letter : pattern.as_string()) {
+    if (letter != 'F' && letter != 'S') return std::nullopt;
+    types.push_back(Json::string(letter == 'F' ? "full" : "shared"));
+  }
+  return Json::array(std::move(types));
+}
+
+// Which layers own an indexer: listed, or by a pattern, or by frequency and offset; in that order.
 void read_indexer_types(const Json& config, Reader& reader, CheckpointConfig& out) {
-  const Json* types = present(config, "indexer_types");
+  std::string_view name = "indexer_types";
+  const Json* types = present(config, name);
+  std::optional<Json> from_pattern;
+  if (types == nullptr && present(config, "index_topk_pattern") != nullptr) {
+    name = "index_topk_pattern";
+    types = present(config, name);
+    from_pattern = indexer_types_of_pattern(*types);
+    if (!from_pattern) return reader.fail(name, "letters F (full) and S (shared)", types);
+    types = &*from_pattern;
+  }
   const int64_t frequency = reader.integer("index_topk_freq", 1, layers_max, 1);
   const int64_t offset = reader.integer("index_skip_topk_offset", 0, layers_max, 2);
-  if (types == nullptr) reader.require("index_topk_pattern", Json());
   if (types != nullptr &&
       (!types->is_array() || static_cast<int64_t>(types->items().size()) != out.layers)) {
-    return reader.fail("indexer_types", fmt::format("a list of {} kinds", out.layers), types);
+    return reader.fail(name, fmt::format("a list of {} kinds", out.layers), types);
   }
   for (int64_t layer = 0; layer < out.layers; ++layer) {
     if (types == nullptr) {
@@ -153,14 +173,14 @@ void read_indexer_types(const Json& config, Reader& reader, CheckpointConfig& ou
     const bool is_known =
         type.is_string() && (type.as_string() == "full" || type.as_string() == "shared");
     if (!is_known) {
-      return reader.fail(fmt::format("indexer_types[{}]", layer), "\"full\" or \"shared\"", &type);
+      return reader.fail(fmt::format("{}[{}]", name, layer), "\"full\" or \"shared\"", &type);
     }
     out.indexer_full.push_back(type.as_string() == "full");
   }
   if (!out.indexer_full.empty() && !out.indexer_full[0]) {
     const Json shared = Json::string("shared");
-    return reader.fail("indexer_types[0]", "\"full\": the first layer has nobody to share with",
-                       &shared);
+    return reader.fail(fmt::format("{}[0]", name),
+                       "\"full\": the first layer has nobody to share with", &shared);
   }
   if (out.draft_layers > 0) out.indexer_full.push_back(true);
 }

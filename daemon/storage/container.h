@@ -1,9 +1,10 @@
-// A model folder in our format (DESIGN 6): safetensors files, glmd.json, and the checkpoint's own
+// A model folder in our format: safetensors files, glmd.json, and the checkpoint's own
 // small files. Everything is untrusted: open() checks sizes, offsets, overlaps, duplicates and
 // shapes before any memory is taken.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -63,7 +64,7 @@ class Container {
   const CheckpointConfig& checkpoint() const { return checkpoint_; }
   const Json& manifest() const { return manifest_; }  // glmd.json
   uint64_t identity() const { return identity_; }
-  bool is_reference() const { return is_reference_; }  // both policies exact (DECISIONS 6)
+  bool is_reference() const { return is_reference_; }  // both policies are exact
   double latent_norm_eps() const { return latent_norm_eps_; }
   bool has_tokenizer() const;
 
@@ -73,8 +74,11 @@ class Container {
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* find(std::string_view name) const;
 
+  // Called after each piece of a tensor, a fraction of a second apart; an error ends the read.
+  using ReadProgress = std::function<Result<void>(int64_t bytes_done)>;
   // Reads one tensor's bytes and checks its hash.
-  Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true) const;
+  Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true,
+                    const ReadProgress& progress = {}) const;
   // Every checksum and every missing or short file of a folder, all at once; empty: sound.
   static std::vector<std::string> verify(const std::string& folder);
 

@@ -35,11 +35,14 @@ Result<DenseWeights> DenseWeights::load(const Container& container, const Progre
   for (const Tensor* tensor : tensors) {
     const std::span<uint8_t> target = weights.memory_.bytes().subspan(
         static_cast<size_t>(offset), static_cast<size_t>(tensor->bytes));
-    TRY(container.read(*tensor, target));
+    TRY(container.read(*tensor, target, true, [&](int64_t bytes_done) -> Result<void> {
+      if (!progress) return {};
+      return progress(offset + bytes_done, bytes_total);
+    }));
     weights.places_.emplace(tensor->name, Place{tensor, offset});
     offset += round_up(tensor->bytes, tensor_alignment);
-    if (progress) progress(offset, bytes_total);
   }
+  if (progress) TRY(progress(bytes_total, bytes_total));
   return weights;
 }
 

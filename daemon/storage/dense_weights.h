@@ -16,7 +16,8 @@ namespace glmd {
 
 class DenseWeights {
  public:
-  using Progress = std::function<void(int64_t bytes_done, int64_t bytes_total)>;
+  // Several times a second; an error ends the loading with it.
+  using Progress = std::function<Result<void>(int64_t bytes_done, int64_t bytes_total)>;
 
   // Reads and checks every checksum. `container` must outlive the weights.
   static Result<DenseWeights> load(const Container& container, const Progress& progress = {});

@@ -319,4 +319,13 @@ std::string join(std::span<const TextSpan> spans) {
   return out;
 }
 
+std::span<const std::string_view> chat_markers() {
+  static constexpr std::string_view markers[] = {
+      "[gMASK]",       "<sop>",           "<|system|>",      "<|user|>",
+      "<|assistant|>", "<|observation|>", "<think>",         "</think>",
+      "<tool_call>",   "</tool_call>",    "<arg_key>",       "</arg_key>",
+      "<arg_value>",   "</arg_value>",    "<tool_response>", "</tool_response>"};
+  return markers;
+}
+
 }  // namespace glmd

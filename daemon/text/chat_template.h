@@ -21,4 +21,7 @@ Result<std::vector<TextSpan>> render_chat(const Json& input);
 
 std::string join(std::span<const TextSpan> spans);
 
+// The added tokens that render_chat() writes.
+std::span<const std::string_view> chat_markers();
+
 }  // namespace glmd

@@ -311,10 +311,10 @@ TEST(Eviction, the_coldest_goes_ties_by_least_recent_use) {
 }
 
 TEST(Eviction, an_old_favourite_is_outlived) {
-  const double old_favourite = add_uses(-1e300, 100, 0);
-  const double newcomer = add_uses(-1e300, 1, 64 * 7);  // 100 halved seven times is below one
+  const double old_favourite = add_uses(-1e300, 100, 0, 64);
+  const double newcomer = add_uses(-1e300, 1, 64 * 7, 64);  // 100 halved seven times is below one
   EXPECT_LT(old_favourite, newcomer);
-  EXPECT_GT(old_favourite, add_uses(-1e300, 1, 64 * 6));
+  EXPECT_GT(old_favourite, add_uses(-1e300, 1, 64 * 6, 64));
 }
 
 TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {

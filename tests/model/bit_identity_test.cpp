@@ -1,4 +1,4 @@
-// Steps, threads, cache and kernels never change a bit (DESIGN, promise 1).
+// Steps, threads, cache and kernels never change a bit.
 #include <gtest/gtest.h>
 
 #include <cstring>

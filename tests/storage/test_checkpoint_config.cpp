@@ -54,6 +54,21 @@ TEST(CheckpointConfig, without_a_list_the_rule_names_full_indexers) {
   EXPECT_TRUE(full[12]);
 }
 
+TEST(CheckpointConfig, a_pattern_of_indexers_is_letters_or_a_list) {
+  Json config = without("indexer_types");
+  for (const char* pattern : {R"("FS")", R"(["full","shared"])"}) {
+    config.set("index_topk_pattern", parse_json(pattern, "").value());
+    EXPECT_EQ(CheckpointConfig::parse(config, "").value().indexer_full,
+              (std::vector<bool>{true, false, true}));
+  }
+  for (const char* pattern : {R"("FX")", R"("F")", R"("SF")", "7", R"(["F","S"])"}) {
+    config.set("index_topk_pattern", parse_json(pattern, "").value());
+    const Result<CheckpointConfig> parsed = CheckpointConfig::parse(config, "config.json");
+    ASSERT_FALSE(parsed.ok()) << pattern;
+    EXPECT_THAT(parsed.error().message, HasSubstr("config.json: index_topk_pattern"));
+  }
+}
+
 TEST(CheckpointConfig, older_and_newer_spellings_are_read) {
   Json config = without("rope_parameters");
   config.set("rope_theta", Json::integer(5000));

@@ -55,6 +55,7 @@ TEST_F(ContainerTest, dense_weights_are_loaded_aligned_and_checked) {
   const Result<DenseWeights> loaded = DenseWeights::load(container, [&](int64_t d, int64_t t) {
     done = d;
     total = t;
+    return Result<void>();
   });
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   EXPECT_EQ(done, total);
@@ -72,6 +73,19 @@ TEST_F(ContainerTest, dense_weights_are_loaded_aligned_and_checked) {
   EXPECT_EQ(weights.matrix("layers.0.attention.o").rows, 16);
   EXPECT_EQ(weights.matrix("layers.0.attention.o").columns, 10);
   EXPECT_EQ(weights.matrix("layers.0.attention.o").format, BlockFormat::nl5);
+}
+
+TEST_F(ContainerTest, loading_ends_with_the_error_of_its_progress) {
+  const Container container = Container::open(folder_ / "good").value();
+  int calls = 0;
+  const Result<DenseWeights> loaded =
+      DenseWeights::load(container, [&](int64_t, int64_t) -> Result<void> {
+        if (++calls == 2) return error(ErrorKind::cancelled, "enough");
+        return {};
+      });
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().kind, ErrorKind::cancelled);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST_F(ContainerTest, a_flipped_bit_is_found_by_load_and_verify) {

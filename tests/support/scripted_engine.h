@@ -79,6 +79,7 @@ class ScriptedEngine {
       waits_[submit.id] = true;
     }
   }
+  void handle(PromptReady&) {}
   void handle(Cancel& cancel) {
     ++cancels_;
     if (waits_.erase(cancel.id) + floods_.erase(cancel.id) > 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "kernels/block_encoder.h"
 #include "kernels/kernel_table.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct Options {
   std::string kernels = "auto";
+  std::vector<std::string> operations = {"matmul", "gate-up"};
   std::vector<std::string> formats = {"nl4", "nl5", "q8"};
   std::vector<int64_t> rows = {1, 2, 4, 8, 16, 64};
   std::vector<int> threads = {1, 2};
@@ -75,68 +77,122 @@ struct BenchMatrix {
   int64_t bytes_per_row, first_byte;
 };
 
-struct Rates {
-  std::vector<double> kernel_bytes, kernel_products, read_bytes, peak_products;  // per second, 1e9
+// Activations as kernels want them, of random values.
+struct BenchActivations {
+  BenchActivations(const KernelTable& kernels, int64_t rows)
+      : values(bell_values(rows * columns, 2)),
+        codes(static_cast<size_t>(rows * columns)),
+        scales(static_cast<size_t>(rows * columns / group_columns)),
+        sums(scales.size()) {
+    kernels.quantise(values.data(), columns, rows, columns, codes.data(), scales.data(),
+                     sums.data());
+    view = {values.data(), columns, codes.data(), scales.data(), sums.data(), rows, columns};
+  }
+  std::vector<float> values;
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+  Activations view;
 };
 
-void bench_one(const KernelTable& kernels, const PeakLoops& peak, const BenchMatrix& w,
-               const std::string& format, int64_t rows, int thread_count, const Options& options) {
-  Team team(thread_count);
-  const std::vector<float> values = bell_values(rows * columns, 2);
-  const int64_t groups = columns / group_columns;
-  std::vector<int8_t> codes(static_cast<size_t>(rows * columns));
-  std::vector<float> scales(static_cast<size_t>(rows * groups));
-  std::vector<int32_t> sums(scales.size());
-  kernels.quantise(values.data(), columns, rows, columns, codes.data(), scales.data(), sums.data());
-  const Activations x = {values.data(), columns, codes.data(), scales.data(),
-                         sums.data(),   rows,    columns};
-  std::vector<float> y(static_cast<size_t>(rows * w.matrix.rows));
-  const auto matmul = kernels.matmul[static_cast<size_t>(w.matrix.format)];
+// What one repetition measures, each in seconds for one slice of the matrix.
+struct Seconds {
+  double read, kernel, kernel_one_row, peak;
+};
 
-  Rates rates;
-  const int64_t slice_rows = w.matrix.rows / slice_count;
-  const double slice_bytes = static_cast<double>(slice_rows * w.bytes_per_row);
-  std::vector<uint64_t> sink(static_cast<size_t>(thread_count));
-  for (int i = 0; i < options.repetitions + 1; ++i) {
-    const int64_t read_slice = 2 * i % slice_count, slice = (2 * i + 1) % slice_count;
-    const double read_seconds =
-        measure_seconds(team, slice_rows, tile_rows, [&](int64_t begin, int64_t end, int thread) {
-          const uint8_t* from =
-              w.matrix.data + w.first_byte + (read_slice * slice_rows + begin) * w.bytes_per_row;
-          sink[static_cast<size_t>(thread)] ^= peak.read(from, (end - begin) * w.bytes_per_row);
-        });
-    const double kernel_seconds =
-        measure_seconds(team, slice_rows, tile_rows, [&](int64_t begin, int64_t end, int) {
-          matmul(w.matrix, x, y.data(), w.matrix.rows, slice * slice_rows + begin,
-                 slice * slice_rows + end);
-        });
-    const double peak_seconds =
-        measure_seconds(team, thread_count, 1, [&](int64_t begin, int64_t end, int) {
-          if (begin < end) peak.multiply_int8(peak_rounds);
-        });
-    if (i == 0) continue;  // warms up
-    rates.read_bytes.push_back(slice_bytes / read_seconds * 1e-9);
-    rates.kernel_bytes.push_back(slice_bytes / kernel_seconds * 1e-9);
-    rates.kernel_products.push_back(static_cast<double>(slice_rows * columns * rows) /
-                                    kernel_seconds * 1e-9);
-    rates.peak_products.push_back(
-        static_cast<double>(peak_rounds * peak.int8_products * thread_count) / peak_seconds * 1e-9);
+// The kernel and the loops it is measured against, one after the other on different slices. Gate
+// and up take a matrix of the same bytes and half the rows.
+class SliceBench {
+ public:
+  SliceBench(const KernelTable& kernels, const PeakLoops& peak, const BenchMatrix& w,
+             const std::string& operation, int thread_count)
+      : peak_(peak), w_(w), matrix_(w.matrix), team_(thread_count) {
+    const bool is_pair = operation == "gate-up";
+    const auto index = static_cast<size_t>(matrix_.format);
+    if (is_pair) matrix_.rows /= 2;
+    kernel_ = is_pair ? kernels.gate_up[index] : kernels.matmul[index];
+    sink_.resize(static_cast<size_t>(thread_count));
   }
-  Measurement m = {.bench = "kernels",
-                   .varied = {{"kernels", kernels.name},
-                              {"format", format},
-                              {"rows", rows},
-                              {"threads", thread_count}},
-                   .part = "memory",
-                   .value = median(rates.kernel_bytes),
-                   .unit = "GB/s",
-                   .bound = median(rates.read_bytes)};
-  report(m, options.as_json);
-  m.part = "int8";
-  m.value = median(rates.kernel_products);
-  m.unit = "GMAC/s";
-  m.bound = median(rates.peak_products);
-  report(m, options.as_json);
+
+  Seconds measure(int repetition, const Activations& x) {
+    Activations one_row = x;
+    one_row.row_count = 1;
+    y_.resize(static_cast<size_t>(x.row_count * matrix_.rows));
+    Seconds seconds;
+    seconds.read = read_seconds(3 * repetition);
+    seconds.kernel = kernel_seconds(3 * repetition + 1, x);
+    seconds.kernel_one_row =
+        x.row_count == 1 ? seconds.kernel : kernel_seconds(3 * repetition + 2, one_row);
+    seconds.peak = peak_seconds() * slice_products() * static_cast<double>(x.row_count);
+    return seconds;
+  }
+  double slice_bytes() const {
+    return static_cast<double>(w_.matrix.rows / slice_count * w_.bytes_per_row);
+  }
+  double slice_products() const {  // of one row of activations
+    return static_cast<double>(w_.matrix.rows / slice_count * columns);
+  }
+
+ private:
+  double read_seconds(int slice) {
+    const int64_t rows = w_.matrix.rows / slice_count;
+    const uint8_t* from =
+        w_.matrix.data + w_.first_byte + slice % slice_count * rows * w_.bytes_per_row;
+    return measure_seconds(team_, rows, tile_rows, [&](int64_t begin, int64_t end, int thread) {
+      sink_[static_cast<size_t>(thread)] ^=
+          peak_.read(from + begin * w_.bytes_per_row, (end - begin) * w_.bytes_per_row);
+    });
+  }
+  double kernel_seconds(int slice, const Activations& x) {
+    const int64_t rows = matrix_.rows / slice_count, first = slice % slice_count * rows;
+    return measure_seconds(team_, rows, tile_rows, [&](int64_t begin, int64_t end, int) {
+      kernel_(matrix_, x, y_.data(), matrix_.rows, first + begin, first + end);
+    });
+  }
+  // A product.
+  double peak_seconds() {
+    const int threads = team_.thread_count();
+    const double seconds = measure_seconds(team_, threads, 1, [&](int64_t begin, int64_t end, int) {
+      if (begin < end) peak_.multiply_int8(peak_rounds);
+    });
+    return seconds / static_cast<double>(peak_rounds * peak_.int8_products * threads);
+  }
+
+  const PeakLoops& peak_;
+  const BenchMatrix& w_;
+  Matrix matrix_;
+  std::remove_extent_t<decltype(KernelTable::matmul)> kernel_;
+  Team team_;
+  std::vector<float> y_;
+  std::vector<uint64_t> sink_;
+};
+
+// Three bounds: reading the weights, multiplying at the peak, and what a column (one more row of
+// activations) adds to the time of one row against the time of its products at the peak.
+void bench_one(SliceBench& bench, const BenchActivations& x, const Varied& varied,
+               const Options& options) {
+  const double bytes = bench.slice_bytes() * 1e-9;
+  const auto rows = static_cast<double>(x.view.row_count);
+  const double products = bench.slice_products() * rows * 1e-9;
+  std::vector<double> reads, kernel_reads, peaks, kernel_products, columns_added, columns_peak;
+  for (int i = 0; i < options.repetitions + 1; ++i) {
+    const Seconds seconds = bench.measure(i, x.view);
+    if (i == 0) continue;  // warms up
+    reads.push_back(bytes / seconds.read);
+    kernel_reads.push_back(bytes / seconds.kernel);
+    peaks.push_back(products / seconds.peak);
+    kernel_products.push_back(products / seconds.kernel);
+    columns_added.push_back((seconds.kernel - seconds.kernel_one_row) / (rows - 1) * 1e3);
+    columns_peak.push_back(seconds.peak / rows * 1e3);
+  }
+  const auto report_part = [&](const char* part, const char* unit,
+                               const std::vector<double>& values,
+                               const std::vector<double>& bounds) {
+    report({"kernels", varied, part, median(values), unit, median(bounds)}, options.as_json);
+  };
+  report_part("memory", "GB/s", kernel_reads, reads);
+  report_part("int8", "GMAC/s", kernel_products, peaks);
+  if (x.view.row_count > 1) report_part("column", "ms", columns_added, columns_peak);
 }
 
 Result<void> run(const Options& options) {
@@ -147,9 +203,19 @@ Result<void> run(const Options& options) {
   const PeakLoops& peak = find_peak_loops(kernels->name);
   for (const std::string& format : options.formats) {
     const BenchMatrix matrix(format_of(format));
-    for (const int threads : options.threads) {
-      for (const int64_t rows : options.rows)
-        bench_one(*kernels, peak, matrix, format, rows, threads, options);
+    for (const std::string& operation : options.operations) {
+      for (const int threads : options.threads) {
+        SliceBench bench(*kernels, peak, matrix, operation, threads);
+        for (const int64_t rows : options.rows) {
+          bench_one(bench, BenchActivations(*kernels, rows),
+                    {{"kernels", kernels->name},
+                     {"op", operation},
+                     {"format", format},
+                     {"rows", rows},
+                     {"threads", threads}},
+                    options);
+        }
+      }
     }
   }
   return {};
@@ -160,8 +226,11 @@ Result<void> run(const Options& options) {
 BenchCommand add_kernels_command(CLI::App& parent) {
   const auto options = std::make_shared<Options>();
   CLI::App* app = parent.add_subcommand(
-      "kernels", "matrix kernels: GB/s, GMAC/s, ratios to read and int8 loops");
+      "kernels", "matrix kernels: GB/s, GMAC/s, ms a column, ratios to read and int8 loops");
   app->add_option("--kernels", options->kernels, "table: auto, scalar, avx2, avx512");
+  app->add_option("--op", options->operations, "matmul, gate-up")
+      ->check(CLI::IsMember({"matmul", "gate-up"}))
+      ->delimiter(',');
   app->add_option("--formats", options->formats, "nl4, nl5, q8")
       ->check(CLI::IsMember({"nl4", "nl5", "q8"}))
       ->delimiter(',');

@@ -1,6 +1,6 @@
 #include "tools/convert/conversion_plan.h"
 
-#include <optional>
+#include <algorithm>
 #include <set>
 
 namespace glmd {
@@ -90,7 +90,6 @@ class Planner {
   Result<void> add_scales(MatrixSource& source, const std::string& name,
                           const std::vector<int64_t>& shape);
   BlockFormat choose_format(const PlannedTensor& tensor) const;
-  PlannedFile& file_for(const PlannedTensor& tensor);
   Result<void> check_all_used() const;
 
   const Checkpoint& checkpoint_;
@@ -98,8 +97,6 @@ class Planner {
   ConversionPlan plan_;
   std::set<std::string, std::less<>> used_;
   std::vector<std::string> missing_;
-  int64_t dense_bytes_ = 0;  // in the dense file that is being filled
-  int dense_files_ = 0;
 };
 
 Result<ConversionPlan> Planner::plan() {
@@ -123,7 +120,7 @@ Result<ConversionPlan> Planner::plan() {
     tensor.format = choose_format(tensor);
     tensor.bytes =
         stored_bytes(tensor.entry.layout, tensor.format, tensor.entry.rows, tensor.entry.columns);
-    file_for(tensor).tensors.push_back(std::move(tensor));
+    add_tensor(std::move(tensor), plan_.files);
   }
   if (!missing_.empty()) {
     return error(ErrorKind::bad_input, "{}: missing tensor {}{}", checkpoint_.folder(), missing_[0],
@@ -255,36 +252,9 @@ BlockFormat exact_format(const PlannedTensor& tensor) {
 }
 
 BlockFormat Planner::choose_format(const PlannedTensor& tensor) const {
-  const TensorKind kind = tensor.entry.kind;
-  if (kind == TensorKind::vector) return BlockFormat::f32;
-  if (kind == TensorKind::router) return exact_format(tensor);
-  const Policy policy = kind == TensorKind::routed_expert ? policies_.experts : policies_.dense;
-  if (policy == Policy::exact) return exact_format(tensor);
-  const bool is_8_bit = kind == TensorKind::embedding || kind == TensorKind::indexer ||
-                        tensor.entry.is_draft || policy == Policy::q8;
-  if (is_8_bit) return BlockFormat::q8;
-  return policy == Policy::nl4 ? BlockFormat::nl4 : BlockFormat::nl5;
-}
-
-// Experts by layer, the draft layer's rest apart, all other tensors in files of a handy size.
-PlannedFile& Planner::file_for(const PlannedTensor& tensor) {
-  std::string name;
-  if (tensor.entry.kind == TensorKind::routed_expert) {
-    name = fmt::format("experts-{:03}.safetensors", tensor.entry.layer);
-  } else if (tensor.entry.is_draft) {
-    name = "mtp-00000.safetensors";
-  } else {
-    if (dense_files_ == 0 || dense_bytes_ + tensor.bytes > dense_file_bytes) {
-      ++dense_files_;
-      dense_bytes_ = 0;
-    }
-    dense_bytes_ += tensor.bytes;
-    name = fmt::format("dense-{:05}.safetensors", dense_files_ - 1);
-  }
-  for (PlannedFile& file : plan_.files)
-    if (file.name == name) return file;
-  plan_.files.push_back({name, {}});
-  return plan_.files.back();
+  const std::optional<BlockFormat> format = quantised_format(tensor.entry, policies_);
+  if (format) return *format;
+  return tensor.entry.kind == TensorKind::vector ? BlockFormat::f32 : exact_format(tensor);
 }
 
 Result<void> Planner::check_all_used() const {
@@ -314,6 +284,41 @@ const char* policy_name(Policy policy) {
       return "exact";
   }
   return "?";
+}
+
+std::optional<BlockFormat> quantised_format(const InventoryEntry& entry, const Policies& policies) {
+  const TensorKind kind = entry.kind;
+  if (kind == TensorKind::vector || kind == TensorKind::router) return std::nullopt;
+  const Policy policy = kind == TensorKind::routed_expert ? policies.experts : policies.dense;
+  if (policy == Policy::exact) return std::nullopt;
+  const bool is_8_bit = kind == TensorKind::embedding || kind == TensorKind::indexer ||
+                        entry.is_draft || policy == Policy::q8;
+  if (is_8_bit) return BlockFormat::q8;
+  return policy == Policy::nl4 ? BlockFormat::nl4 : BlockFormat::nl5;
+}
+
+void add_tensor(PlannedTensor tensor, std::vector<PlannedFile>& files) {
+  std::string name;
+  if (tensor.entry.kind == TensorKind::routed_expert) {
+    name = fmt::format("experts-{:03}.safetensors", tensor.entry.layer);
+  } else if (tensor.entry.is_draft) {
+    name = "mtp-00000.safetensors";
+  } else {
+    int count = 0;
+    int64_t bytes = 0;  // in the last dense file
+    for (const PlannedFile& file : files) {
+      if (!file.name.starts_with("dense-")) continue;
+      ++count;
+      bytes = 0;
+      for (const PlannedTensor& other : file.tensors) bytes += other.bytes;
+    }
+    if (count == 0 || bytes + tensor.bytes > dense_file_bytes) ++count;
+    name = fmt::format("dense-{:05}.safetensors", count - 1);
+  }
+  const auto file = std::find_if(files.begin(), files.end(),
+                                 [&](const PlannedFile& each) { return each.name == name; });
+  PlannedFile& target = file != files.end() ? *file : files.emplace_back(PlannedFile{name, {}});
+  target.tensors.push_back(std::move(tensor));
 }
 
 Result<ConversionPlan> plan_conversion(const Checkpoint& checkpoint, const Policies& policies) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,13 @@ struct ConversionPlan {
   bool is_draft_absent = false;  // config.json has one, the weights have not
   std::vector<PlannedFile> files;
 };
+
+// The block format that the policies ask for; none where values are kept as they are.
+std::optional<BlockFormat> quantised_format(const InventoryEntry& entry, const Policies& policies);
+
+// Puts a tensor where it belongs: experts by layer, the draft layer's rest apart, all others in
+// files of a handy size.
+void add_tensor(PlannedTensor tensor, std::vector<PlannedFile>& files);
 
 Result<ConversionPlan> plan_conversion(const Checkpoint& checkpoint, const Policies& policies);
 

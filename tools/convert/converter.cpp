@@ -1,17 +1,15 @@
 #include "tools/convert/converter.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "platform/parallel.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
+#include "tools/convert/container_folder.h"
 #include "tools/convert/journal.h"
 #include "tools/convert/tensor_encoder.h"
 
@@ -20,20 +18,6 @@ namespace {
 
 constexpr const char* journal_name = "conversion.journal";
 constexpr int64_t small_file_bytes_max = int64_t{256} << 20;
-constexpr int64_t spare_bytes = int64_t{16} << 20;  // manifest, journal, folder
-
-Error system_error(const std::string& path, std::string_view doing) {
-  const int number = errno;
-  const ErrorKind kind = number == EACCES || number == EPERM ? ErrorKind::denied : ErrorKind::io;
-  return error(kind, "{}: {}: {}", path, doing, std::strerror(number));
-}
-
-Result<void> sync_folder(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return system_error(path, "open");
-  File folder(descriptor, path);
-  return folder.sync();
-}
 
 Json stamps_json(const std::vector<Checkpoint::FileStamp>& stamps, bool with_time) {
   std::vector<Json> items;
@@ -75,27 +59,6 @@ Json fingerprint_json(const Checkpoint& checkpoint, const ConvertOptions& option
                        {"sources", stamps_json(checkpoint.stamps(), true)}});
 }
 
-std::vector<StoredTensor> stored_tensors(const PlannedFile& file) {
-  std::vector<StoredTensor> tensors;
-  for (const PlannedTensor& planned : file.tensors) {
-    const InventoryEntry& entry = planned.entry;
-    StoredTensor stored{.name = entry.name, .dtype = "U8", .shape = {planned.bytes}};
-    stored.bytes = planned.bytes;
-    if (entry.layout == TensorLayout::vector) {
-      stored.dtype = "F32";
-      stored.shape = {entry.columns};
-    } else if (entry.layout != TensorLayout::expert && !is_quantised(planned.format)) {
-      stored.dtype = planned.format == BlockFormat::f32   ? "F32"
-                     : planned.format == BlockFormat::f16 ? "F16"
-                                                          : "BF16";
-      stored.shape = {entry.layout == TensorLayout::gate_up ? 2 * entry.rows : entry.rows,
-                      entry.columns};
-    }
-    tensors.push_back(std::move(stored));
-  }
-  return tensors;
-}
-
 class Conversion {
  public:
   Conversion(const ConvertOptions& options, const ConvertObserver& observer,
@@ -111,7 +74,6 @@ class Conversion {
 
  private:
   Result<void> note(std::string text);
-  Result<void> check_free_space() const;
   bool is_kept(const PlannedFile& file) const;
   Result<void> drop_strangers() const;
   Result<void> write_file(const PlannedFile& file);
@@ -149,7 +111,7 @@ Result<void> Conversion::run() {
     if (is_kept(file)) progress_.bytes_kept += bytes;
   }
   progress_.bytes_done = progress_.bytes_kept;
-  TRY(check_free_space());
+  TRY(check_free_space(partial_, progress_.bytes_total - progress_.bytes_kept));
   TRY(copy_small_files());
   for (const PlannedFile& file : plan_.files) {
     if (!is_kept(file)) TRY(write_file(file));
@@ -164,17 +126,6 @@ Result<void> Conversion::note(std::string text) {
   progress_.note.clear();
   if (!goes_on) return error(ErrorKind::cancelled, "{}: broken off", partial_);
   return {};
-}
-
-Result<void> Conversion::check_free_space() const {
-  struct statvfs status;
-  if (::statvfs(partial_.c_str(), &status) != 0)
-    return system_error(partial_, "ask for free space");
-  const int64_t free_bytes = static_cast<int64_t>(status.f_bavail * status.f_frsize);
-  const int64_t wanted = progress_.bytes_total - progress_.bytes_kept + spare_bytes;
-  if (free_bytes >= wanted) return {};
-  return error(ErrorKind::io, "{}: free space: wanted {} bytes, got {}", partial_, wanted,
-               free_bytes);
 }
 
 // Finished earlier, and still of the right size.
@@ -237,30 +188,16 @@ Result<void> Conversion::write_manifest() {
   manifest.has_draft_layer = plan_.config.draft_layers > 0;
   manifest.source = source_json(checkpoint_);
   for (const PlannedFile& file : plan_.files) {
-    manifest.files.push_back({file.name, SafetensorsWriter::file_bytes(stored_tensors(file))});
     const Journal::Hashes* hashes = journal_.find(file.name);
     CHECK(hashes != nullptr);
-    for (const PlannedTensor& tensor : file.tensors) {
-      const auto hash = hashes->find(tensor.entry.name);
-      CHECK(hash != hashes->end());
-      manifest.tensors[tensor.entry.name] = {.layout = tensor.entry.layout,
-                                             .format = tensor.format,
-                                             .rows = tensor.entry.rows,
-                                             .columns = tensor.entry.columns,
-                                             .hash = hash->second};
-    }
+    describe_file(file, *hashes, manifest);
   }
   return write_file_atomically(partial_ + "/glmd.json", manifest.to_json().to_string() + "\n");
 }
 
 // The journal goes last: a kill before that leaves a whole container with a harmless file in it.
 Result<void> Conversion::publish() {
-  TRY_CONTEXT(Container::open(partial_), "checking what was written");
-  TRY(sync_folder(partial_));
-  if (::rename(partial_.c_str(), options_.target.c_str()) != 0)
-    return system_error(partial_, "rename to " + options_.target);
-  const std::filesystem::path parent = std::filesystem::path(options_.target).parent_path();
-  TRY(sync_folder(parent.empty() ? "." : parent.string()));
+  TRY(publish_folder(partial_, options_.target));
   ::unlink((options_.target + "/" + journal_name).c_str());
   return {};
 }

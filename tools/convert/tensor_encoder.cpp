@@ -1,7 +1,5 @@
 #include "tools/convert/tensor_encoder.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "kernels/block_encoder.h"
+#include "tools/convert/tensor_sink.h"
 
 namespace glmd {
 namespace {
@@ -19,27 +18,6 @@ namespace {
 constexpr int64_t band_elements = int64_t{16} << 20;
 // q8 scales are f16: amax / 127 must stay below 65504.
 constexpr float quantised_magnitude_max = 8e6f;
-
-// Writes consecutive bytes of one tensor and hashes them on the way.
-class TensorSink {
- public:
-  TensorSink(SafetensorsWriter& writer, int64_t offset)
-      : writer_(writer), offset_(offset), hash_(XXH3_createState(), &XXH3_freeState) {
-    XXH3_64bits_reset(hash_.get());
-  }
-  Result<void> append(std::span<const uint8_t> bytes) {
-    XXH3_64bits_update(hash_.get(), bytes.data(), bytes.size());
-    TRY(writer_.write_at(offset_, bytes));
-    offset_ += static_cast<int64_t>(bytes.size());
-    return {};
-  }
-  uint64_t hash() const { return XXH3_64bits_digest(hash_.get()); }
-
- private:
-  SafetensorsWriter& writer_;
-  int64_t offset_;
-  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash_;
-};
 
 // A matrix to encode: rows from one reader, or from gate and up side by side.
 struct Rows {

@@ -30,7 +30,7 @@ Result<std::vector<int32_t>> greedy(Model& model, std::span<const int32_t> ids, 
                                     const GreedyRule& rule);
 
 // exp of the mean negative log likelihood of ids in windows: each of `window` scored ids after up
-// to `context` ids of its past, with `prefix` in front (DECISIONS 20).
+// to `context` ids of its past, with `prefix` in front.
 struct Perplexity {
   double value = 0;
   int64_t scored_tokens = 0;

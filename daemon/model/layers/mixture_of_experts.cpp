@@ -37,21 +37,22 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
 
 // What each row counts for when experts are evicted: the end of a prompt tells best what comes
 // next, so a row is worth what is left of it there. Rows of a part are consecutive.
-std::vector<double> use_weights(std::span<const PassRow> rows) {
+std::vector<double> use_weights(std::span<const PassRow> rows, double half_life_tokens) {
   std::vector<double> weights(rows.size(), 1.0);
   for (size_t row = rows.size(); row-- > 1;) {
     if (rows[row - 1].part != rows[row].part) continue;
-    weights[row - 1] = weights[row] * std::exp2(-1 / use_half_life_tokens);
+    weights[row - 1] = weights[row] * std::exp2(-1 / half_life_tokens);
   }
   return weights;
 }
 
 // Every chosen expert once, with the rows that chose it, in ascending id.
 std::vector<ExpertWork> work_list(const CheckpointConfig& config, const RoutedWeights& weights,
-                                  std::span<const PassRow> rows, const Workspace& workspace) {
+                                  std::span<const PassRow> rows, double half_life_tokens,
+                                  const Workspace& workspace) {
   std::vector<int64_t> place(static_cast<size_t>(config.n_routed_experts), -1);
   std::vector<ExpertWork> works;
-  const std::vector<double> uses = use_weights(rows);
+  const std::vector<double> uses = use_weights(rows, half_life_tokens);
   const int64_t count = static_cast<int64_t>(rows.size()) * config.experts_per_token;
   for (int64_t output = 0; output < count; ++output) {
     const int32_t expert = workspace.choices[output].expert;
@@ -164,7 +165,8 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   }
 
   float* outputs = grown(workspace.expert_outputs, row_count * chosen * config.hidden_size);
-  const std::vector<ExpertWork> works = work_list(config, weights, rows, workspace);
+  const std::vector<ExpertWork> works =
+      work_list(config, weights, rows, cache.half_life_tokens(), workspace);
   const Activations& input = workspace.normed_rows.for_format(compute, weights.shape.format);
   const ExpertStep step{.shape = weights.shape,
                         .layer = weights.experts,

@@ -1,4 +1,4 @@
-// A sparse layer's feed-forward part (GLM52 3.6, 3.7): router, routed experts from the cache,
+// A sparse layer's feed-forward part: router, routed experts from the cache,
 // shared expert. Thread: compute.
 #pragma once
 

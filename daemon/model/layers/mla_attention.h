@@ -1,5 +1,6 @@
-// Multi-head latent attention in absorbed form (GLM52 3.4): keys and values are one latent per
-// token, read from the cache after their round trip through its format. Thread: compute.
+// Multi-head latent attention in absorbed form (DeepSeek-V2, arXiv 2405.04434, 2.1): keys and
+// values are one latent per token, read from the cache after their round trip through its format.
+// Thread: compute.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Which experts a token goes to and with what weight (GLM52 3.6): sigmoid scores, a bias that only
-// steers selection, groups of experts of which the best are kept.
+// Which experts a token goes to and with what weight (DeepSeek-V3, arXiv 2412.19437, 2.1.2):
+// sigmoid scores, a bias that only steers selection, groups of experts of which the best are kept.
 #pragma once
 
 #include <cstdint>

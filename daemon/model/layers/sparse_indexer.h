@@ -1,5 +1,5 @@
-// The sparse indexer (GLM52 3.5): writes index keys, and beyond index_topk visible tokens picks the
-// positions that attention may see. Thread: compute.
+// The sparse indexer (DeepSeek sparse attention, arXiv 2512.02556, 2.1): writes index keys, and
+// beyond index_topk visible tokens picks the positions that attention may see. Thread: compute.
 #pragma once
 
 #include <cstdint>

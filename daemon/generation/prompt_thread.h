@@ -1,0 +1,47 @@
+// Makes long prompts into tokens beside the compute thread, one after the other: the slowest text,
+// megabytes without a space, takes seconds, and no other request may wait for it. What is done
+// comes back to the engine as a command. Thread: compute, but for the one it starts with its first
+// prompt.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "generation/channel.h"
+#include "generation/prompt.h"
+
+namespace glmd {
+
+class PromptThread {
+ public:
+  // Longer ones belong here: of the slowest text, this much takes 40 ms.
+  static constexpr int64_t prompt_bytes_min = 64 << 10;
+
+  // The arguments outlive this.
+  PromptThread(const Tokenizer* tokenizer, int64_t vocabulary, Channel& channel)
+      : tokenizer_(tokenizer), vocabulary_(vocabulary), channel_(channel) {}
+  ~PromptThread();  // waits for the prompt in work
+  PromptThread(const PromptThread&) = delete;
+  PromptThread& operator=(const PromptThread&) = delete;
+
+  void make(Submit submit);   // ends in PromptReady
+  void forget(RequestId id);  // if its turn has not come; otherwise its PromptReady still comes
+
+ private:
+  void run();
+  std::optional<Submit> wait_for_submit();  // nothing: the end
+
+  const Tokenizer* tokenizer_;
+  int64_t vocabulary_;
+  Channel& channel_;
+  std::mutex mutex_;
+  std::condition_variable has_changed_;
+  std::deque<Submit> submits_;  // under the mutex, as the flag
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace glmd

@@ -1,0 +1,136 @@
+#include "served_model.h"
+
+#include <sys/resource.h>
+
+#include "model/families.h"
+#include "platform/file.h"
+#include "platform/log.h"
+#include "storage/manifest.h"
+#include "text/chat_template.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t text_bytes_max = 1 << 20;
+// XXH3 of GLM-5.2's chat_template.jinja, which text/chat_template renders.
+constexpr uint64_t rendered_template_hash = 0x4f56c8734ab3ce7e;
+
+Result<GenerationDefaults> read_defaults(const Container& container) {
+  const std::string path = container.folder() + "/generation_config.json";
+  if (!path_exists(path)) return GenerationDefaults();
+  const Json config = TRY(read_json_file(path, text_bytes_max));
+  return TRY_CONTEXT(read_generation_defaults(config), path);
+}
+
+// A conversation is made of these; were one of them plain text, users could write it.
+Result<void> check_markers(const Container& container, const Tokenizer& tokenizer) {
+  for (const std::string_view marker : chat_markers()) {
+    if (!tokenizer.find(marker)) {
+      return error(ErrorKind::bad_input, "{}/tokenizer.json: wanted the added token {}, got none",
+                   container.folder(), marker);
+    }
+  }
+  return {};
+}
+
+Result<std::string> check_template(const Container& container) {
+  const std::string path = container.folder() + "/chat_template.jinja";
+  if (!path_exists(path)) return std::string("none; glmd renders that of GLM-5.2");
+  const std::string text = TRY(read_file(path, text_bytes_max));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+  if (hash_bytes({bytes, text.size()}) == rendered_template_hash) {
+    return std::string("that of GLM-5.2, which glmd renders");
+  }
+  return std::string("another than that of GLM-5.2, which glmd renders all the same");
+}
+
+// Said once; the weights are then only as resident as the kernel likes.
+void warn_unlocked(int64_t bytes) {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  log_warning(
+      "dense weights: {} bytes are not locked in memory: the limit is {} bytes (LimitMEMLOCK= of "
+      "the unit, ulimit -l), continuing",
+      bytes, static_cast<uint64_t>(limit.rlim_cur));
+}
+
+Json facts_of(const Container& container, const MemoryPlan& plan, const ServedModelOptions& options,
+              bool has_locked_weights) {
+  const Json memory = Json::object({{"budget_bytes", Json::integer(plan.budget_bytes)},
+                                    {"budget_source", Json::string(plan.budget_source)},
+                                    {"dense_bytes", Json::integer(plan.dense_bytes)},
+                                    {"kv_bytes", Json::integer(plan.kv_bytes)},
+                                    {"scratch_bytes", Json::integer(plan.scratch_bytes)},
+                                    {"reserve_bytes", Json::integer(plan.reserve_bytes)},
+                                    {"arena_bytes", Json::integer(plan.arena_bytes)},
+                                    {"total_bytes", Json::integer(plan.total_bytes())},
+                                    {"dense_is_locked", Json::boolean(has_locked_weights)}});
+  return Json::object({{"model", Json::string(container.folder())},
+                       {"identity", Json::string(fmt::format("{:016x}", container.identity()))},
+                       {"kernels", Json::string(options.kernels->name)},
+                       {"threads", Json::integer(options.threads)},
+                       {"memory", memory}});
+}
+
+}  // namespace
+
+Result<ModelTexts> read_texts(const Container& container) {
+  ModelTexts texts;
+  if (container.has_tokenizer()) {
+    texts.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
+  }
+  texts.defaults = TRY(read_defaults(container));
+  return texts;
+}
+
+Result<std::string> check_model(const Container& container) {
+  const ModelTexts texts = TRY(read_texts(container));
+  const CheckpointConfig& config = container.checkpoint();
+  std::string text =
+      fmt::format("container: {} tensors in {} files, places and shapes sound, identity {:016x}\n",
+                  container.tensors().size(), container.files().size(), container.identity());
+  text += fmt::format("config: {} layers, {} experts a layer, context {}, {} stop tokens\n",
+                      config.layers, config.n_routed_experts, config.max_position,
+                      config.stop_tokens.size());
+  text += fmt::format("generation config: temperature {}, top_p {}\n", texts.defaults.temperature,
+                      texts.defaults.top_p);
+  if (texts.tokenizer) {
+    TRY(check_markers(container, *texts.tokenizer));
+    text += fmt::format("tokenizer: {} ids, all markers of a conversation\n",
+                        texts.tokenizer->vocabulary_size());
+    text += "chat template: " + TRY(check_template(container)) + "\n";
+  } else {
+    text += "tokenizer: none; only fmt=tokens is served\n";
+  }
+  return text;
+}
+
+Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
+                               const ServedModelOptions& options,
+                               const EngineThread::LoadProgress& progress) {
+  ModelTexts texts = TRY(read_texts(container));
+  LoadedModel loaded;
+  loaded.model = TRY(open_model(container, {.threads = options.threads,
+                                            .kernels = options.kernels,
+                                            .context_tokens = plan.context_tokens,
+                                            .sessions = plan.sessions,
+                                            .arena_bytes = plan.arena_bytes,
+                                            .kv_pool_bytes = plan.kv_bytes,
+                                            .rows_max = plan.rows_max,
+                                            .load_progress = progress,
+                                            .locks_weights = true,
+                                            .reader = {.kind = options.reader}}));
+  log_info("experts are read by {}", loaded.model->reader_description());
+  const bool has_locked_weights = loaded.model->has_locked_weights();
+  if (!has_locked_weights) warn_unlocked(plan.dense_bytes);
+  loaded.tokenizer = std::move(texts.tokenizer);
+  loaded.options = {.sessions_max = plan.sessions,
+                    .context_tokens = plan.context_tokens,
+                    .temperature_default = texts.defaults.temperature,
+                    .top_p_default = texts.defaults.top_p,
+                    .stop_ids = container.checkpoint().stop_tokens,
+                    .facts = facts_of(container, plan, options, has_locked_weights)};
+  return loaded;
+}
+
+}  // namespace glmd

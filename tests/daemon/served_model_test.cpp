@@ -1,0 +1,70 @@
+#include "served_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/temporary_folder.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
+
+// Containers name their files relatively: a folder of links and one changed file is another one.
+std::string embedded_model_with(const TemporaryFolder& folder, const std::string& name,
+                                const std::string& content) {
+  for (const auto& entry : std::filesystem::directory_iterator(embedded_model)) {
+    const std::string file = entry.path().filename().string();
+    if (file != name) std::filesystem::create_symlink(entry.path(), folder / file);
+  }
+  if (!content.empty()) std::ofstream(folder / name) << content;
+  return folder / "";
+}
+
+TEST(ServedModel, check_names_everything_it_opened) {
+  const Container container = Container::open(embedded_model).value();
+  const Result<std::string> text = check_model(container);
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_THAT(text.value(), HasSubstr("config: 6 layers, 24 experts a layer"));
+  EXPECT_THAT(text.value(), HasSubstr("generation config: temperature 0"));
+  EXPECT_THAT(text.value(), HasSubstr("all markers of a conversation"));
+  EXPECT_THAT(text.value(), HasSubstr("chat template: that of GLM-5.2, which glmd renders\n"));
+}
+
+TEST(ServedModel, check_refuses_a_tokeniser_that_is_none) {
+  const TemporaryFolder folder;
+  const std::string path = embedded_model_with(folder, "tokenizer.json", "{}");
+  const Result<std::string> text = check_model(Container::open(path).value());
+  ASSERT_FALSE(text.ok());
+  EXPECT_THAT(text.error().message, HasSubstr("tokenizer.json"));
+}
+
+TEST(ServedModel, check_refuses_a_generation_config_out_of_range) {
+  const TemporaryFolder folder;
+  const std::string path =
+      embedded_model_with(folder, "generation_config.json", R"({"temperature": -1})");
+  const Result<std::string> text = check_model(Container::open(path).value());
+  ASSERT_FALSE(text.ok());
+  EXPECT_THAT(text.error().message, HasSubstr("temperature: wanted a number from 0"));
+}
+
+TEST(ServedModel, check_says_where_the_chat_template_is_not_the_one_that_is_rendered) {
+  const TemporaryFolder folder;
+  const std::string path = embedded_model_with(folder, "chat_template.jinja", "{{ other }}");
+  EXPECT_THAT(check_model(Container::open(path).value()).value(),
+              HasSubstr("another than that of GLM-5.2"));
+}
+
+TEST(ServedModel, check_serves_ids_where_there_is_no_tokeniser) {
+  const TemporaryFolder folder;
+  const std::string path = embedded_model_with(folder, "tokenizer.json", "");
+  EXPECT_THAT(check_model(Container::open(path).value()).value(), HasSubstr("only fmt=tokens"));
+}
+
+}  // namespace
+}  // namespace glmd

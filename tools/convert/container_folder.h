@@ -1,0 +1,34 @@
+// What becomes of a planned container on disk, whoever fills it with values: the headers of its
+// files, the room they need, their lines in glmd.json, and publication under the final name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "platform/result.h"
+#include "storage/manifest.h"
+#include "storage/safetensors.h"
+#include "tools/convert/conversion_plan.h"
+
+namespace glmd {
+
+// The tensors of a file as its header names them.
+std::vector<StoredTensor> stored_tensors(const PlannedFile& file);
+
+// The last failed system call, as `denied` or `io`.
+Error system_error(const std::string& path, std::string_view doing);
+
+// Room for `wanted_bytes` of tensors besides glmd.json and the small files.
+Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes);
+
+// Adds a written file and its tensors; `hashes` has each of them by name.
+void describe_file(const PlannedFile& file,
+                   const std::map<std::string, uint64_t, std::less<>>& hashes, Manifest& manifest);
+
+// Checks that `partial` is a whole container and renames it to `target`; durable on return.
+Result<void> publish_folder(const std::string& partial, const std::string& target);
+
+}  // namespace glmd
