@@ -92,8 +92,6 @@ inline std::unique_ptr<Model> open_for(const Container& container, const RunOpti
              container,
              {.threads = options.threads,
               .kernels = find_kernels(options.kernels),
-              .context_tokens = tokens,
-              .sessions = 1,
               .arena_bytes = options.has_small_arena ? sizes.arena_bytes_min : sizes.experts_bytes,
               .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
               .rows_max = options.step_rows,

@@ -65,12 +65,12 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   float* outputs = grown(workspace.expert_outputs, row_count * chosen * hidden);
   const std::vector<ExpertWork> works = work_list(config, routed, row_count, workspace);
   const Activations& input = workspace.normed_rows.for_format(compute, routed.shape.format);
-  TRY(run_experts(cache, compute.kernels, compute.team, routed.shape, works, input,
-                  workspace.experts, outputs));
+  TRY(run_experts(cache, compute, routed.shape, works, input, workspace.experts, outputs));
 
   float* shared = grown(workspace.update, row_count * hidden);
   const FeedForwardWeights& mlp = weights.feed_forward;
-  run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
+  const FeedForward one{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
+  run_feed_forward(compute, {&one, 1},
                    workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
                    shared, hidden);
 
