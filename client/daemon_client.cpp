@@ -1,6 +1,5 @@
 #include "client/daemon_client.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@ namespace glmd {
 namespace {
 
 Error connect_error(const std::string& path) {
+  if (errno == EAGAIN) return error(ErrorKind::busy, "connect to {}: too many wait there", path);
   const bool is_denied = errno == EACCES || errno == EPERM;
   return error(is_denied ? ErrorKind::denied : ErrorKind::unavailable, "connect to {}: {}", path,
                std::strerror(errno));
@@ -38,13 +38,12 @@ Result<DaemonClient> DaemonClient::connect(const std::string& socket_path) {
                  sizeof(address.sun_path) - 1);
   }
   socket_path.copy(address.sun_path, socket_path.size());
-  DaemonClient client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  DaemonClient client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (client.descriptor_ < 0) return error(ErrorKind::io, "socket: {}", std::strerror(errno));
   if (::connect(client.descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
       0) {
     return connect_error(socket_path);
   }
-  ::fcntl(client.descriptor_, F_SETFL, O_NONBLOCK);
   return client;
 }
 

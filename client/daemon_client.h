@@ -14,6 +14,7 @@ namespace glmd {
 
 class DaemonClient {
  public:
+  // Does not wait: a full backlog is `busy`, no listener `unavailable`.
   static Result<DaemonClient> connect(const std::string& socket_path);
   DaemonClient(DaemonClient&& other) noexcept;
   DaemonClient& operator=(DaemonClient&& other) noexcept;

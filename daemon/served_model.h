@@ -3,12 +3,15 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "experts/routing_observer.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
 #include "memory_plan.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -25,6 +28,8 @@ Result<std::string> check_model(const Container& container);
 struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
+  ReaderKind reader = ReaderKind::automatic;
+  std::vector<RoutingObserver*> observers = {};  // outlive the model
 };
 
 // Runs on the compute thread.

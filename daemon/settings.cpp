@@ -69,6 +69,21 @@ const std::map<std::string, Setter, std::less<>>& setters() {
          s.kernels = text;
          return {};
        }},
+      {"trace-routing",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         s.trace_routing = text;
+         return {};
+       }},
+      {"reader",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<ReaderKind> kind = reader_kind_from(text);
+         if (!kind) {
+           return error(ErrorKind::config, "reader: wanted auto, io_uring or threads, got \"{}\"",
+                        text);
+         }
+         s.reader = *kind;
+         return {};
+       }},
       {"log-level",
        [](Settings& s, const std::string& text) -> Result<void> {
          const std::optional<LogLevel> level = log_level_from(text);
@@ -147,6 +162,8 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("sessions", "N", "requests worked on at once");
   option("threads", "N", "threads that compute (default: one per physical core)");
   option("kernels", "NAME", "auto, scalar, avx2 or avx512");
+  option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
+  option("reader", "NAME", "what reads experts: auto, io_uring or threads");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   app.add_option("--config", settings.config, "read settings from this TOML file")

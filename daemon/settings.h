@@ -8,6 +8,7 @@
 
 #include "platform/log.h"
 #include "platform/result.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -19,6 +20,8 @@ struct Settings {
   std::optional<int64_t> sessions;
   std::optional<int> threads;
   std::string kernels = "auto";
+  std::optional<std::string> trace_routing;  // write routing choices to this file
+  ReaderKind reader = ReaderKind::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

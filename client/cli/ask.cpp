@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "client/cli/status.h"
-#include "client/cli/terminal.h"
 #include "client/daemon_client.h"
 #include "platform/file.h"
 #include "platform/json.h"
@@ -73,10 +72,21 @@ Result<std::string> make_chat(const AskOptions& options) {
   return chat.to_string();
 }
 
+Json usage_of(const protocol::Done& done) {
+  return Json::object({{"prompt_tokens", Json::integer(done.prompt_tokens)},
+                       {"cached_tokens", Json::integer(done.cached_tokens)},
+                       {"completion_tokens", Json::integer(done.completion_tokens)},
+                       {"first_token_ms", Json::real(done.first_token_ms)},
+                       {"tokens_per_second", Json::real(done.tokens_per_second)}});
+}
+
 // Collects the answer and, unless JSON is wanted, shows it as it comes.
 class Answer {
  public:
-  Answer(bool is_json, bool shows_thoughts) : is_json_(is_json), shows_thoughts_(shows_thoughts) {}
+  Answer(const AskOptions& options, bool shows_thoughts)
+      : is_json_(options.is_json),
+        shows_thoughts_(shows_thoughts),
+        is_dim_(has_color(options.color)) {}
 
   Result<void> add(const protocol::Data& data) {
     if (data.text.empty()) return {};
@@ -87,10 +97,10 @@ class Answer {
     }
     target = data.text.back();  // only its last byte matters from here on
     if (data.is_thought) {
-      if (shows_thoughts_) write_thought(data.text);
+      if (shows_thoughts_) write_thought(data.text, is_dim_);
       return {};
     }
-    if (shows_thoughts_ && !thought_.empty() && !has_begun_) write_thought("\n");
+    if (shows_thoughts_ && !thought_.empty() && !has_begun_) write_thought("\n", is_dim_);
     has_begun_ = true;
     return write_answer(data.text);
   }
@@ -101,36 +111,35 @@ class Answer {
     return write_answer("\n");
   }
 
-  Result<void> print_json(const protocol::Done& done) {
-    Json usage = Json::object({{"prompt_tokens", Json::integer(done.prompt_tokens)},
-                               {"cached_tokens", Json::integer(done.cached_tokens)},
-                               {"completion_tokens", Json::integer(done.completion_tokens)},
-                               {"first_token_ms", Json::real(done.first_token_ms)},
-                               {"tokens_per_second", Json::real(done.tokens_per_second)}});
+  // Whatever way it ended: one object, where JSON is wanted. Without Done, there are no counts.
+  Result<void> print_json(std::string_view reason, const protocol::Done* done,
+                          const std::string& error = {}) {
+    if (!is_json_) return {};
     std::string line = "{\"answer\":";
     append_json_string(line, text_);
     line += ",\"thought\":";
     append_json_string(line, thought_);
     line += ",\"reason\":";
-    append_json_string(line, done.reason);
-    line += ",\"usage\":" + usage.to_string();
+    append_json_string(line, reason);
+    if (!error.empty()) {
+      line += ",\"error\":";
+      append_json_string(line, error);
+    }
+    line += ",\"usage\":" + (done ? usage_of(*done).to_string() : std::string("null"));
     // Seeds have 64 bits without a sign, more than Json::integer writes.
-    line += ",\"seed\":" + (done.seed ? std::to_string(*done.seed) : std::string("null")) + "}\n";
+    const std::optional<uint64_t> seed = done ? done->seed : std::nullopt;
+    line += ",\"seed\":" + (seed ? std::to_string(*seed) : std::string("null")) + "}\n";
     return write_answer(line);
   }
 
  private:
-  bool is_json_, shows_thoughts_;
+  bool is_json_, shows_thoughts_, is_dim_;
   bool has_begun_ = false;
   std::string text_, thought_;
 };
 
 // What ended the wait for the answer before its time.
 enum class Interruption { none, signal, timeout };
-
-int exit_code_of(Interruption interruption) {
-  return interruption == Interruption::timeout ? exit_timeout : exit_interrupted;
-}
 
 struct Conversation {
   DaemonClient client;
@@ -150,18 +159,28 @@ struct Conversation {
     return false;
   }
 
+  // What came so far is all there will be; the exit code.
+  Result<int> end_interrupted() {
+    const bool is_timeout = interruption == Interruption::timeout;
+    TRY(answer.finish());
+    TRY(answer.print_json(is_timeout ? "timeout" : "interrupted", nullptr));
+    return is_timeout ? exit_timeout : exit_interrupted;
+  }
+
   // The exit code once the request ended, nothing before.
-  Result<std::optional<int>> take(const protocol::Reply& reply, bool is_json) {
+  Result<std::optional<int>> take(const protocol::Reply& reply) {
     if (const auto* data = std::get_if<protocol::Data>(&reply)) {
       TRY(answer.add(*data));
     } else if (const auto* done = std::get_if<protocol::Done>(&reply)) {
       TRY(answer.finish());
-      if (is_json) TRY(answer.print_json(*done));
+      TRY(answer.print_json(done->reason, done));
       return std::optional(0);
     } else if (const auto* failed = std::get_if<protocol::Failed>(&reply)) {
+      if (interruption != Interruption::none) return std::optional(TRY(end_interrupted()));
       TRY(answer.finish());
-      if (interruption != Interruption::none) return std::optional(exit_code_of(interruption));
-      return error_of(*failed);
+      Error failure = error_of(*failed);
+      TRY(answer.print_json("error", nullptr, failure.message));
+      return failure;
     }
     return std::optional<int>();
   }
@@ -185,9 +204,10 @@ Result<int> ask(const AskOptions& options) {
     return error(ErrorKind::bad_input, "the prompt has more than {} bytes", input_bytes_max);
   }
 
-  const bool shows_thoughts = options.is_thinking.value_or(false) || is_stderr_terminal();
+  const bool shows_thoughts =
+      !options.is_quiet && (options.is_thinking.value_or(false) || is_stderr_terminal());
   Conversation conversation{TRY(DaemonClient::connect(options.socket_path)),
-                            Answer(options.is_json, shows_thoughts), std::nullopt};
+                            Answer(options, shows_thoughts), std::nullopt};
   if (options.timeout_s) {
     conversation.deadline_ms =
         DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
@@ -195,13 +215,10 @@ Result<int> ask(const AskOptions& options) {
   TRY(conversation.client.send(submit, conversation.deadline_ms));
   while (true) {
     const bool gives_up = TRY(conversation.interrupt());
-    if (gives_up) {
-      TRY(conversation.answer.finish());
-      return exit_code_of(conversation.interruption);
-    }
+    if (gives_up) return conversation.end_interrupted();
     const auto reply = TRY(conversation.client.receive(conversation.deadline_ms));
     if (!reply) continue;
-    const auto code = TRY(conversation.take(*reply, options.is_json));
+    const auto code = TRY(conversation.take(*reply));
     if (code) return *code;
   }
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/terminal.h"
 #include "platform/result.h"
 
 namespace glmd {
@@ -22,6 +23,8 @@ struct AskOptions {
   std::optional<bool> is_thinking;
   std::string effort;
   bool is_json = false;
+  bool is_quiet = false;  // no thoughts on stderr
+  Color color = Color::automatic;
   std::optional<double> timeout_s;
 };
 

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <map>
 
 #include "client/cli/ask.h"
 #include "client/cli/status.h"
@@ -32,6 +33,10 @@ void add_ask_options(CLI::App& command, AskOptions& options) {
   command.add_option("--effort", options.effort, "How hard to think")
       ->check(CLI::IsMember({"high", "max"}));
   command.add_flag("--json", options.is_json, "Print one JSON object");
+  command.add_flag("-q,--quiet", options.is_quiet, "Do not show thoughts");
+  command.add_option("--color", options.color, "Dim thoughts: auto, always or never")
+      ->transform(CLI::Transformer(std::map<std::string, Color>{
+          {"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}}));
   command.add_option("--timeout", options.timeout_s, "Give up after so many seconds")
       ->check(CLI::PositiveNumber);
 }

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 #include "client/cli/terminal.h"
 #include "client/daemon_client.h"
 #include "platform/json.h"
@@ -14,9 +16,10 @@ using protocol::ErrorCode;
 constexpr int64_t answer_limit_ms = 10'000;
 constexpr int poll_interval_ms = 200;
 
-Result<std::string> query(const std::string& socket_path, const protocol::Request& request) {
+Result<std::string> query(const std::string& socket_path, const protocol::Request& request,
+                          int64_t limit_ms = answer_limit_ms) {
   DaemonClient client = TRY(DaemonClient::connect(socket_path));
-  const int64_t deadline_ms = DaemonClient::now_ms() + answer_limit_ms;
+  const int64_t deadline_ms = DaemonClient::now_ms() + limit_ms;
   TRY(client.send(request, deadline_ms));
   const auto reply = TRY(client.receive(deadline_ms));
   if (!reply) return error(ErrorKind::busy, "glmd does not answer");
@@ -38,8 +41,8 @@ void append_lines(std::string& out, const std::string& name, const Json& value) 
 }
 
 // Of the PING answer. An unreachable daemon may be one that has not started yet.
-Result<bool> is_ready(const std::string& socket_path) {
-  auto text = query(socket_path, protocol::Ping{});
+Result<bool> is_ready(const std::string& socket_path, int64_t limit_ms) {
+  auto text = query(socket_path, protocol::Ping{}, limit_ms);
   if (!text.ok()) {
     const ErrorKind kind = text.error().kind;
     if (kind == ErrorKind::unavailable || kind == ErrorKind::busy) return false;
@@ -116,12 +119,14 @@ Result<int> ping(const std::string& socket_path) {
 
 Result<int> wait_until_ready(const std::string& socket_path, std::optional<double> timeout_s) {
   count_interrupts();
-  const int64_t begin_ms = DaemonClient::now_ms();
+  std::optional<int64_t> deadline_ms;
+  if (timeout_s) deadline_ms = DaemonClient::now_ms() + static_cast<int64_t>(*timeout_s * 1000);
   while (interrupt_count() == 0) {
-    const bool ready = TRY(is_ready(socket_path));
+    const int64_t left_ms =
+        deadline_ms ? std::max<int64_t>(0, *deadline_ms - DaemonClient::now_ms()) : answer_limit_ms;
+    const bool ready = TRY(is_ready(socket_path, std::min(left_ms, answer_limit_ms)));
     if (ready) return 0;
-    const double waited_s = static_cast<double>(DaemonClient::now_ms() - begin_ms) / 1000;
-    if (timeout_s && waited_s >= *timeout_s) return exit_timeout;
+    if (deadline_ms && DaemonClient::now_ms() >= *deadline_ms) return exit_timeout;
     ::poll(nullptr, 0, poll_interval_ms);
   }
   return exit_interrupted;

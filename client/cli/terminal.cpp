@@ -30,12 +30,9 @@ bool write_all(int descriptor, std::string_view text) {
   return true;
 }
 
-bool has_colour() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  if (no_colour && *no_colour) return false;
-  if (terminal && std::string_view(terminal) == "dumb") return false;
-  return is_stderr_terminal();
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
 }
 
 }  // namespace
@@ -46,8 +43,16 @@ Result<void> write_answer(std::string_view text) {
   return error(ErrorKind::io, "write the answer: {}", std::strerror(errno));
 }
 
-void write_thought(std::string_view text) {
-  static const bool is_dim = has_colour();
+bool has_color(Color color) {
+  if (color != Color::automatic) return color == Color::always;
+  if (is_set("NO_COLOR")) return false;
+  if (is_set("CLICOLOR_FORCE")) return true;
+  const char* terminal = std::getenv("TERM");
+  if (terminal && std::string_view(terminal) == "dumb") return false;
+  return is_stderr_terminal();
+}
+
+void write_thought(std::string_view text, bool is_dim) {
   write_all(STDERR_FILENO, is_dim ? "\x1b[2m" + std::string(text) + "\x1b[0m" : std::string(text));
 }
 

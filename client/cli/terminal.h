@@ -11,7 +11,11 @@ namespace glmd {
 
 // To stdout, at once. A reader that left is `cancelled`, anything else `io`.
 Result<void> write_answer(std::string_view text);
-void write_thought(std::string_view text);  // to stderr, dim on a terminal
+// Whether stderr gets colour: `auto` means a terminal, unless NO_COLOR, CLICOLOR_FORCE or TERM=dumb
+// says otherwise.
+enum class Color { automatic, always, never };
+bool has_color(Color color);
+void write_thought(std::string_view text, bool is_dim);  // to stderr
 bool is_stderr_terminal();
 bool is_stdin_piped();  // a pipe, file or socket: something that a shell connected on purpose
 Result<std::string> read_stdin(int64_t bytes_max);

@@ -15,7 +15,7 @@ constexpr double use_half_life_steps = 64;
 // lives from the last few tokens; from about 21 of 256 experts a layer on, what a text keeps coming
 // back to pays (`glmd-replay` compares, at any size, with LRU, LFU and the optimum).
 constexpr double small_arena_share = 1.0 / 12;
-constexpr double use_half_life_tokens(double arena_share) {
+constexpr double half_life_tokens_for(double arena_share) {
   return arena_share < small_arena_share ? 2 : 64;
 }
 

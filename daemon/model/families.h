@@ -2,12 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
 #include "storage/dense_weights.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -19,8 +22,10 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
-  DenseWeights::Progress load_progress = {};  // may end the loading with an error
-  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
+  std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
+  DenseWeights::Progress load_progress = {};     // may end the loading with an error
+  bool locks_weights = false;                    // dense ones, in memory, where the limit allows
+  ReaderSettings reader = {};
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

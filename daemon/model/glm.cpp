@@ -10,8 +10,6 @@
 namespace glmd {
 namespace {
 
-constexpr int reader_threads = 8;
-
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
   CacheLayout layout;
   layout.layers = config.layers + (with_draft ? 1 : 0);
@@ -88,6 +86,7 @@ class GlmPass : public ForwardPass {
   void fill_angles();
   void norm_rows(const float* x, const float* weight, float* out);
   Result<void> run_layer_body(int64_t layer);
+  void tell_observers(int64_t layer);
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
@@ -189,6 +188,7 @@ Result<void> GlmPass::run_layer() {
   const int64_t layer = is_draft_ ? model_.config_.layers : layers_done_;
   TRY_CONTEXT(run_layer_body(layer), fmt::format("layer {}", layer));
   ++layers_done_;
+  if (model_.layers_[layer].routed && !model_.options_.observers.empty()) tell_observers(layer);
   if (is_draft_) {
     TRY(finish(model_.draft_.head_norm, model_.draft_head_));
   } else if (layers_done_ == model_.config_.layers) {
@@ -227,6 +227,20 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   }
   compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
   return {};
+}
+
+void GlmPass::tell_observers(int64_t layer) {
+  std::vector<uint32_t> positions;
+  for (const PassRow& row : rows_) positions.push_back(static_cast<uint32_t>(row.position));
+  const int64_t count = std::ssize(rows_) * model_.config_.experts_per_token;
+  std::vector<uint16_t> experts;
+  for (int64_t i = 0; i < count; ++i) {
+    experts.push_back(static_cast<uint16_t>(workspace_->choices[i].expert));
+  }
+  for (RoutingObserver* observer : model_.options_.observers) {
+    observer->routed(
+        {.layer = static_cast<int32_t>(layer), .positions = positions, .experts = experts});
+  }
 }
 
 // The last norm for all rows, the output head for those that want logits.
@@ -355,9 +369,9 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(ThreadReader::open(container.files(), reader_threads));
+  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
   model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                          *model->reader_, options.verify));
+                                          *model->reader_.reader, options.verify));
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,
                    .layers = shape.layers,

@@ -9,7 +9,7 @@
 #include "model/layer_weights.h"
 #include "model/rotary.h"
 #include "model/workspace.h"
-#include "storage/thread_reader.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -28,6 +28,7 @@ class GlmModel : public Model {
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
   bool has_locked_weights() const override { return has_locked_weights_; }
+  std::string reader_description() const override { return reader_.description; }
 
  private:
   friend class GlmPass;
@@ -49,7 +50,7 @@ class GlmModel : public Model {
   std::vector<LayerWeights> layers_;  // the draft layer last, if used
   DraftWeights draft_{};
   Matrix draft_embedding_{}, draft_head_{};
-  std::unique_ptr<BlockReader> reader_;
+  OpenedReader reader_;
   std::optional<ExpertCache> cache_;
   std::optional<CachePool> pool_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use

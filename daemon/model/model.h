@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -74,6 +75,9 @@ class Model {
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  virtual std::string reader_description() const {
+    return {};
+  }  // how experts are read; for the log
 };
 
 }  // namespace glmd

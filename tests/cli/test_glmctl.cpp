@@ -1,10 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 
 #include "tests/support/scripted_engine.h"
+#include "tests/support/temporary_folder.h"
 
 namespace glmd {
 namespace {
@@ -111,6 +116,69 @@ TEST_F(Glmctl, an_interrupt_prints_what_came_and_cancels) {
   EXPECT_EQ(result.code, 130);
   EXPECT_EQ(result.output, "begun\n");
   EXPECT_EQ(test_.engine().cancel_count(), 1);
+}
+
+TEST_F(Glmctl, an_interrupted_json_is_one_object_with_what_came) {
+  const Outcome result =
+      run("$G ask --json wait </dev/null 2>/dev/null & p=$!; "
+          "until $G status --json | grep -q '\"live\":1'; do sleep 0.05; done; "
+          "kill -INT $p; wait $p");
+  EXPECT_EQ(result.code, 130);
+  EXPECT_EQ(result.output,
+            "{\"answer\":\"begun\",\"thought\":\"\",\"reason\":\"interrupted\",\"usage\":null,"
+            "\"seed\":null}\n");
+}
+
+TEST_F(Glmctl, a_json_that_ran_out_of_time_says_so) {
+  const Outcome result = run("$G ask --json --timeout 0.3 wait </dev/null 2>/dev/null");
+  EXPECT_EQ(result.code, 124);
+  EXPECT_THAT(result.output, HasSubstr("{\"answer\":\"begun\""));
+  EXPECT_THAT(result.output, HasSubstr("\"reason\":\"timeout\""));
+}
+
+TEST_F(Glmctl, a_json_of_a_failed_request_names_the_error) {
+  const Outcome result = run("$G ask --json fail </dev/null 2>/dev/null");
+  EXPECT_EQ(result.code, 65);
+  EXPECT_THAT(result.output,
+              HasSubstr("\"reason\":\"error\",\"error\":\"CONTEXT_EXCEEDED: too long\""));
+}
+
+TEST_F(Glmctl, thoughts_are_quiet_and_coloured_as_asked) {
+  EXPECT_EQ(run("$G ask -q --think echo hi </dev/null 2>&1 >/dev/null").output, "");
+  EXPECT_EQ(run("$G ask --color always --think echo hi </dev/null 2>&1 >/dev/null").output,
+            "\x1b[2mhm\x1b[0m\x1b[2m\n\x1b[0m");
+  EXPECT_EQ(run("CLICOLOR_FORCE=1 $G ask --color never --think echo hi </dev/null 2>&1 >/dev/null")
+                .output,
+            "hm\n");
+  EXPECT_EQ(run("$G ask --color some hi </dev/null 2>/dev/null").code, 64);
+}
+
+// A socket on which nobody answers: connections wait in its backlog.
+class SilentDaemon {
+ public:
+  SilentDaemon() {
+    address_.sun_family = AF_UNIX;
+    (folder_ / "s").copy(address_.sun_path, sizeof(address_.sun_path) - 1);
+    CHECK(::bind(descriptor_, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)) == 0);
+    CHECK(::listen(descriptor_, 1) == 0);
+  }
+  ~SilentDaemon() { ::close(descriptor_); }
+  std::string path() const { return folder_ / "s"; }
+
+ private:
+  TemporaryFolder folder_;
+  sockaddr_un address_{};
+  int descriptor_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+};
+
+TEST(GlmctlSilence, waiting_for_a_silent_daemon_ends_in_time) {
+  const SilentDaemon daemon;
+  const auto begin = std::chrono::steady_clock::now();
+  // The first connection waits in the backlog, later ones find it full.
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(run("$G wait-ready --timeout 0.3 --socket " + daemon.path()).code, 124);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
 }
 
 TEST_F(Glmctl, a_reader_that_leaves_ends_it_quietly) {

@@ -47,6 +47,13 @@ TEST(Settings, what_is_no_size_is_refused) {
   }
 }
 
+TEST(Settings, the_reader_is_one_of_three) {
+  EXPECT_EQ((*read({"--reader", "threads"}).value()).reader, ReaderKind::threads);
+  const auto wrong = read({"--reader", "mmap"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--reader: wanted auto, io_uring or threads, got \"mmap\"");
+}
+
 TEST(Settings, defaults_serve_the_embedded_model) {
   const Settings settings = *read({}).value();
   EXPECT_FALSE(settings.model);

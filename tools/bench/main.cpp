@@ -1,6 +1,7 @@
 // glmd-bench: how close the daemon comes to what the machine can do.
 #include <fmt/core.h>
 
+#include "bench_attention.h"
 #include "bench_kernels.h"
 
 int main(int argc, char** argv) {
@@ -9,6 +10,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),
+      glmd::add_attention_command(app),
   };
   CLI11_PARSE(app, argc, argv);
 

@@ -24,8 +24,10 @@ const KernelTable& avx512_kernels() {
       .exp_and_sum = exp_and_sum,
       .to_f16 = to_f16,
       .from_f16 = from_f16,
-      .attend = attend,
-      .index_scores = index_scores,
+      .attend_spans = avx512::attend_spans,
+      .finish_attention = avx512::finish_attention,
+      .index_scores = avx512::index_scores,
+      .select_top = avx512::select_top,
   };
   return table;
 }

@@ -19,8 +19,10 @@ const KernelTable& scalar_kernels() {
       .exp_and_sum = exp_and_sum,
       .to_f16 = to_f16,
       .from_f16 = from_f16,
-      .attend = attend,
+      .attend_spans = attend_spans,
+      .finish_attention = finish_attention,
       .index_scores = index_scores,
+      .select_top = select_top,
   };
   return table;
 }

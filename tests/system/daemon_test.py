@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""glmd as systemd, clients and administrators see it: the real programs on the embedded model."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from daemon import GLMCTL, GLMD, LIMIT_S, Client, Daemon, wait_until
+
+# At this temperature a stop token is one of thousands: the answer is as long as it may be.
+HOT = "100"
+LONG_TOKENS = 600
+
+
+class NotifySocket:
+    """What systemd would be told."""
+
+    def __init__(self, test, folder):
+        self.path = os.path.join(folder, "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.socket.settimeout(LIMIT_S)
+        test.addCleanup(self.socket.close)
+        self.seen = []
+
+    def wait_for(self, text):
+        """Reads until a message contains `text`; all messages read so far."""
+        while not any(text in message for message in self.seen):
+            self.seen.append(self.socket.recv(4096).decode())
+        return self.seen
+
+
+class Notification(unittest.TestCase):
+    def test_systemd_hears_of_readiness_life_and_the_end(self):
+        daemon = Daemon(self)
+        notify = NotifySocket(self, daemon.folder)
+        daemon.start(environment={"NOTIFY_SOCKET": notify.path, "WATCHDOG_USEC": "400000"})
+        seen = notify.wait_for("READY=1")
+        self.assertFalse(any("WATCHDOG=1" in message for message in seen[:-1]),
+                         "no life before readiness")
+        notify.wait_for("WATCHDOG=1")  # idle is alive
+        notify.wait_for("STATUS=ready, 0 active, 0 queued")
+        self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+        notify.wait_for("STOPPING=1")
+
+    def test_loading_says_how_far_it_is_and_asks_for_time(self):
+        daemon = Daemon(self)
+        notify = NotifySocket(self, daemon.folder)
+        daemon.start(environment={"NOTIFY_SOCKET": notify.path}, read_delay_ms=30)
+        notify.wait_for("EXTEND_TIMEOUT_USEC=")
+        seen = notify.wait_for("STATUS=loading weights 5")  # 50 to 59 %
+        self.assertNotIn("READY=1", "".join(seen))
+        client = daemon.connect()
+        client.send("STATUS\n")
+        words, payload = client.read()
+        self.assertEqual(words[:2], ["INFO", "status"])
+        self.assertIn(b'"state":"loading"', payload)
+        self.assertIn(b'"bytes_total":', payload)
+
+    def test_sigterm_ends_the_loading_and_refuses_who_waits(self):
+        daemon = Daemon(self).start(read_delay_ms=100)
+        client = daemon.connect()
+        client.submit(1, "hello")
+        begin = time.monotonic()
+        self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+        self.assertLess(time.monotonic() - begin, 5)  # loading all takes 15 s
+        self.assertEqual(client.answer()[1][:3], ["ERROR", "1", "DRAINING"])
+
+    def test_cancel_is_obeyed_while_loading(self):
+        daemon = Daemon(self).start(read_delay_ms=100)
+        client = daemon.connect()
+        client.submit(1, "hello")
+        client.send("CANCEL 1\n")
+        self.assertEqual(client.answer()[1][:3], ["ERROR", "1", "CANCELLED"])
+        self.assertNotIn("ready", daemon.read_log())
+
+
+class Sockets(unittest.TestCase):
+    def test_a_listening_socket_of_systemd_is_adopted_and_left_in_place(self):
+        daemon = Daemon(self)
+        adopted = os.path.join(daemon.folder, "adopted")
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(adopted)
+        listener.listen()
+        # As systemd: descriptor 3, and the process it is for by number.
+        daemon.process = subprocess.Popen(
+            ["sh", "-c", 'exec 3<&"$0" && LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"',
+             str(listener.fileno()), GLMD, "--socket", daemon.path, "--threads", "1"],
+            pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
+        client = Client(adopted)
+        self.addCleanup(client.close)
+        client.send("PING\n")
+        self.assertEqual(client.read()[0][0], "INFO")
+        self.assertFalse(os.path.exists(daemon.path), "its own socket is not wanted")
+        self.assertEqual(daemon.terminate(), 0)
+        self.assertTrue(os.path.exists(adopted), "the socket belongs to systemd")
+
+    def test_after_a_kill_the_same_path_serves_again(self):
+        daemon = Daemon(self).start_ready()
+        client = daemon.connect()
+        client.submit(1, "a", LONG_TOKENS, HOT, "seed=1")
+        client.read_until("DATA")
+        daemon.process.kill()
+        daemon.process.wait()
+        self.assertEqual(client.answer()[1], [""])
+        self.assertTrue(os.path.exists(daemon.path), "a killed daemon leaves its socket")
+        daemon.start_ready()
+        client = daemon.connect()
+        client.submit(1, "a", 4)
+        self.assertEqual(client.answer()[1][0], "DONE")
+
+    def test_a_second_daemon_on_a_live_path_is_refused(self):
+        daemon = Daemon(self).start_ready()
+        second = subprocess.run([GLMD, "--socket", daemon.path], capture_output=True, text=True,
+                                timeout=LIMIT_S, check=False)
+        self.assertEqual(second.returncode, 75)
+        self.assertIn("another daemon listens there", second.stderr)
+        daemon.connect()  # and the first still serves
+
+    def ask_as_nobody(self, path, keys):
+        """What a process of another user reads, up to the end of its request."""
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            client = Client(path)
+            client.submit(1, "hi", 4, keys=keys)
+            while (words := client.read()[0])[0] not in ("DONE", ""):
+                os.write(write_end, (" ".join(words) + "\n").encode())
+                if words[0] == "ERROR":
+                    break
+            os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as output:
+            answer = output.read()
+        os.waitpid(child, 0)
+        return answer
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody else")
+    def test_trusted_markup_is_refused_for_another_user(self):
+        daemon = Daemon(self).start_ready()
+        os.chmod(daemon.path, 0o666)
+        self.assertIn("ERROR 1 DENIED", self.ask_as_nobody(daemon.path, "markup=1"))
+        self.assertIn("ACCEPT 1", self.ask_as_nobody(daemon.path, ""))
+        client = daemon.connect()
+        client.submit(1, "hi", 4, keys="markup=1")
+        self.assertEqual(client.answer()[1][0], "DONE")
+
+
+class Requests(unittest.TestCase):
+    def test_sigterm_lets_a_running_request_end(self):
+        daemon = Daemon(self).start_ready()
+        client = daemon.connect()
+        client.submit(1, "a", LONG_TOKENS, HOT, "seed=1")
+        client.read_until("DATA")
+        daemon.process.send_signal(signal.SIGTERM)
+        late = daemon.connect()
+        late.submit(1, "a", 1)
+        self.assertEqual(late.answer()[1][:3], ["ERROR", "1", "DRAINING"])
+        text, last = client.answer()
+        self.assertEqual(last[0], "DONE")
+        self.assertIn(f"completion={LONG_TOKENS}", last)
+        self.assertTrue(text)
+        self.assertEqual(daemon.process.wait(LIMIT_S), 0, daemon.read_log())
+        self.assertFalse(os.path.exists(daemon.path))
+
+    def test_a_prompt_that_is_too_large_is_refused_and_the_next_one_served(self):
+        daemon = Daemon(self).start_ready()
+        client = daemon.connect()
+        client.submit(1, "x" * (9 << 20))
+        self.assertEqual(client.answer()[1][:3], ["ERROR", "1", "TOO_LARGE"])
+        client.submit(2, "a", 4)
+        self.assertEqual(client.answer()[1][:2], ["DONE", "2"])
+        client.send(f"SUBMIT 3 - {65 << 20} 4 0 1\n")
+        self.assertEqual(client.answer()[1][:3], ["ERROR", "3", "BAD_FRAME"])
+        self.assertEqual(client.read()[0], [""], "too much to read it all: closed")
+
+    def test_who_leaves_changes_nothing_for_who_stays(self):
+        daemon = Daemon(self).start_ready("--context", "4096", "--sessions", "4")
+        keys = "seed=7"
+        alone = daemon.connect()
+        alone.submit(1, "The hummingbird", 200, HOT, keys)
+        expected, last = alone.answer()
+        self.assertIn("completion=200", last)
+
+        stays, in_decode, in_prefill = (daemon.connect() for _ in range(3))
+        in_decode.submit(1, "b", LONG_TOKENS, HOT, "seed=2")
+        in_decode.read_until("DATA")
+        stays.submit(1, "The hummingbird", 200, HOT, keys)
+        in_prefill.submit(1, "word " * 3000, 4)
+        in_prefill.read_until("ACCEPT")
+        in_prefill.close()
+        in_decode.close()
+        text, last = stays.answer()
+        self.assertEqual((text, last[0]), (expected, "DONE"))
+        status = daemon.connect()
+
+        def is_idle():
+            status.send("STATUS\n")
+            return b'"active":0' in status.read()[1]
+        wait_until(is_idle, "the abandoned requests to end")
+
+
+class Idle(unittest.TestCase):
+    def test_half_a_line_and_half_a_payload_end_in_time_and_waiting_costs_nothing(self):
+        daemon = Daemon(self).start_ready()
+        line, payload, quiet = (daemon.connect() for _ in range(3))
+        quiet.send("PING\n")
+        quiet.read()
+        begin, cpu_begin = time.monotonic(), daemon.cpu_seconds()
+        line.send("SUBM")
+        payload.send("SUBMIT 1 - 100 4 0 1\nhalf")
+        self.assertEqual(line.read()[0][:3], ["ERROR", "-", "BAD_LINE"])
+        self.assertEqual(line.read()[0], [""])
+        self.assertGreater(time.monotonic() - begin, 9)
+        self.assertEqual(payload.read()[0][:3], ["ERROR", "1", "BAD_FRAME"])
+        self.assertEqual(payload.read()[0], [""])
+        waited = time.monotonic() - begin
+        self.assertGreater(waited, 29)
+        self.assertLess((daemon.cpu_seconds() - cpu_begin) / waited, 0.01)
+        quiet.send("PING\n")
+        self.assertEqual(quiet.read()[0][0], "INFO")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
