@@ -128,9 +128,6 @@ Result<void> run(const Settings& settings) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  // Idle teams sleep: libgomp's default spins for a while after every loop.
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);
-  ::setenv("GOMP_SPINCOUNT", "0", 0);
   const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
   if (!settings.ok()) {
     std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());

@@ -112,8 +112,6 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,
                                             .kernels = options.kernels,
-                                            .context_tokens = plan.context_tokens,
-                                            .sessions = plan.sessions,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
