@@ -6,6 +6,7 @@
 #include "experts/routing_trace.h"
 #include "memory_plan.h"
 #include "memory_sources.h"
+#include "memory_watch.h"
 #include "model/families.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
@@ -34,12 +35,23 @@ Result<std::string> model_folder(const Settings& settings) {
   return folder;
 }
 
+int64_t text_bytes(const Container& container) {
+  int64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "glmd.json"}) {
+    std::error_code failure;
+    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
+    if (!failure) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
 Result<MemoryPlan> plan_for(const Settings& settings, const Container& container) {
   const ModelSizes sizes = TRY(model_sizes(container, false));
   MemoryNeeds needs{.limits = cgroup_limits(),
                     .dense_bytes = sizes.dense_bytes,
                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
                     .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                    .text_bytes = text_bytes(container),
                     .arena_bytes_min = sizes.arena_bytes_min,
                     .experts_bytes = sizes.experts_bytes,
                     .context_max = sizes.context_max,
@@ -97,6 +109,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
         progress);
   };
   EngineThread engine(load, channel, clock);
+  const MemoryWatch watch(
+      ArenaController(plan.arena_bytes_min, plan.arena_bytes),
+      [total_bytes = plan.total_bytes()] { return read_memory(total_bytes); }, channel);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();
