@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "experts/routing_trace.h"
 #include "memory_plan.h"
 #include "memory_sources.h"
 #include "memory_watch.h"
@@ -11,6 +10,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "routing_records.h"
 #include "served_model.h"
 #include "server/server.h"
 #include "settings.h"
@@ -76,13 +76,6 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
   return kernels;
 }
 
-Result<std::unique_ptr<RoutingTraceWriter>> start_trace(const std::string& path,
-                                                        const Container& container) {
-  return RoutingTraceWriter::create(path, routing_shape(container), [](const Error& cause) {
-    log_warning("trace-routing: {}: the trace ends here, continuing", cause.message);
-  });
-}
-
 Result<void> serve(const Settings& settings, const Container& container, const MemoryPlan& plan,
                    const KernelTable* kernels) {
   const int threads = settings.threads.value_or(physical_core_count());
@@ -90,23 +83,19 @@ Result<void> serve(const Settings& settings, const Container& container, const M
            kernels->name, threads);
   log_info("memory plan\n{}", plan.to_text());
 
-  std::unique_ptr<RoutingTraceWriter> trace;
-  std::vector<RoutingObserver*> observers;
-  if (settings.trace_routing) {
-    trace = TRY_CONTEXT(start_trace(*settings.trace_routing, container), "trace-routing");
-    observers.push_back(trace.get());
-  }
-
+  const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
-    return load_model(
-        container, plan,
-        {.kernels = kernels, .threads = threads, .reader = settings.reader, .observers = observers},
-        progress);
+    return load_model(container, plan,
+                      {.kernels = kernels,
+                       .threads = threads,
+                       .reader = settings.reader,
+                       .observers = records.observers()},
+                      progress);
   };
   EngineThread engine(load, channel, clock);
   const MemoryWatch watch(

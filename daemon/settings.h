@@ -20,7 +20,9 @@ struct Settings {
   std::optional<int64_t> sessions;
   std::optional<int> threads;
   std::string kernels = "auto";
-  std::optional<std::string> trace_routing;  // write routing choices to this file
+  std::optional<std::string> state_directory;  // else the first of $STATE_DIRECTORY; may be none
+  bool keeps_usage_history = true;             // in the state directory
+  std::optional<std::string> trace_routing;    // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
