@@ -3,10 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "doctor.h"
+#include "doctor_facts.h"
 #include "memory_plan.h"
 #include "memory_sources.h"
 #include "memory_watch.h"
-#include "model/families.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
@@ -14,6 +15,7 @@
 #include "served_model.h"
 #include "server/server.h"
 #include "settings.h"
+#include "speed_probe.h"
 #include "storage/container.h"
 
 namespace glmd {
@@ -33,38 +35,6 @@ Result<std::string> model_folder(const Settings& settings) {
                  folder);
   }
   return folder;
-}
-
-int64_t text_bytes(const Container& container) {
-  int64_t bytes = 0;
-  for (const char* name : {"tokenizer.json", "glmd.json"}) {
-    std::error_code failure;
-    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
-    if (!failure) bytes += static_cast<int64_t>(size);
-  }
-  return bytes;
-}
-
-Result<MemoryPlan> plan_for(const Settings& settings, const Container& container) {
-  const ModelSizes sizes = TRY(model_sizes(container, false));
-  MemoryNeeds needs{.limits = cgroup_limits(),
-                    .dense_bytes = sizes.dense_bytes,
-                    .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                    .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
-                    .text_bytes = text_bytes(container),
-                    .arena_bytes_min = sizes.arena_bytes_min,
-                    .experts_bytes = sizes.experts_bytes,
-                    .context_max = sizes.context_max,
-                    .context_tokens = settings.context_tokens,
-                    .sessions = settings.sessions};
-  Result<MemoryLimit> available = available_memory();
-  if (available.ok()) {
-    needs.limits.push_back(std::move(available).value());
-  } else if (!settings.memory_bytes) {
-    return std::move(available).error();
-  }
-  if (settings.memory_bytes) needs.limits.push_back({"--memory", *settings.memory_bytes});
-  return plan_memory(needs);
 }
 
 Result<const KernelTable*> kernels_for(const Settings& settings) {
@@ -87,6 +57,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
+  const MachineFacts facts = gather_facts(settings, container.folder(), container);
+  options.plan_json = plan_json(facts).to_string();
+  options.doctor_json = findings_json(examine(facts)).to_string();
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
@@ -109,23 +82,40 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   return served;
 }
 
-Result<void> run(const Settings& settings) {
-  const std::string folder = TRY(model_folder(settings));
-  const Container container = TRY(Container::open(folder));
-  const KernelTable* kernels = TRY(kernels_for(settings));
-  const MemoryPlan plan = TRY(plan_for(settings, container));
-  switch (settings.action) {
-    case Settings::Action::check:
-      std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
-      return {};
-    case Settings::Action::plan:
-    case Settings::Action::doctor:
-      std::printf("%s", plan.to_text().c_str());
-      return {};
-    case Settings::Action::serve:
-      return serve(settings, container, plan, kernels);
+// --plan and --doctor. The exit code.
+Result<int> report(const Settings& settings, const std::string& folder) {
+  const Result<Container> container = Container::open(folder);
+  MachineFacts facts = gather_facts(settings, folder, container);
+  if (facts.plan) {
+    Result<MachineSpeed> speed = measure_speed(container.value(), facts.thread_count);
+    if (speed.ok()) facts.speed = speed.value();
   }
-  return {};
+  const std::vector<Finding> findings = examine(facts);
+  if (settings.action == Settings::Action::doctor) {
+    std::printf("%s", settings.is_json ? (findings_json(findings).to_string() + "\n").c_str()
+                                       : findings_text(findings).c_str());
+    return exit_code_of(findings);
+  }
+  std::printf("%s", settings.is_json ? (plan_json(facts).to_string() + "\n").c_str()
+                                     : plan_text(facts).c_str());
+  if (facts.plan_error) return *facts.plan_error;
+  return 0;
+}
+
+Result<int> run(const Settings& settings) {
+  const std::string folder = TRY(model_folder(settings));
+  const KernelTable* kernels = TRY(kernels_for(settings));
+  if (settings.action == Settings::Action::plan || settings.action == Settings::Action::doctor) {
+    return report(settings, folder);
+  }
+  const Container container = TRY(Container::open(folder));
+  const MemoryPlan plan = TRY(plan_model(container, settings));
+  if (settings.action == Settings::Action::check) {
+    std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
+    return 0;
+  }
+  TRY(serve(settings, container, plan, kernels));
+  return 0;
 }
 
 }  // namespace
@@ -139,10 +129,10 @@ int main(int argc, char** argv) {
   }
   if (!settings.value()) return 0;
   glmd::set_log_level(settings.value()->log_level);
-  const glmd::Result<void> result = glmd::run(*settings.value());
+  const glmd::Result<int> result = glmd::run(*settings.value());
   if (!result.ok()) {
     glmd::log_error("{}", result.error().message);
     return glmd::exit_code(result.error().kind);
   }
-  return 0;
+  return result.value();
 }

@@ -185,9 +185,12 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   app.add_option("--config", settings.config, "read settings from this TOML file")
       ->type_name("FILE");
   bool wants_plan = false, wants_doctor = false, wants_check = false;
-  auto* plan = app.add_flag("--plan", wants_plan, "print the memory plan and exit");
+  auto* plan =
+      app.add_flag("--plan", wants_plan, "print machine, memory plan and expected speed, and exit");
   auto* doctor = app.add_flag("--doctor", wants_doctor, "say what will not work here, and exit");
   auto* check = app.add_flag("--check", wants_check, "check settings and model, and exit");
+  auto* json = app.add_flag("--json", settings.is_json, "with --plan or --doctor: one JSON object");
+  json->excludes(check);
   plan->excludes(doctor)->excludes(check);
   doctor->excludes(check);
   try {  // the library's way of saying no; it ends here
@@ -210,6 +213,9 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   if (!settings.state_directory && state_directories != nullptr && *state_directories != 0) {
     const std::string list = state_directories;
     settings.state_directory = list.substr(0, list.find(':'));
+    }
+  if (settings.is_json && !wants_plan && !wants_doctor) {
+    return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
   }
   settings.action = wants_plan     ? Settings::Action::plan
                     : wants_doctor ? Settings::Action::doctor

@@ -27,6 +27,7 @@ struct Settings {
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;
+  bool is_json = false;  // of plan and doctor
 };
 
 // Empty where the command line only asked for help or the version; then it was printed.
