@@ -77,7 +77,10 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
     return load_model(container, plan,
-                      {.kernels = kernels, .threads = threads, .reader = settings.reader},
+                      {.kernels = kernels,
+                       .threads = threads,
+                       .reader = settings.reader,
+                       .look_ahead = settings.look_ahead},
                       progress);
   };
   EngineThread engine(load, channel, clock);

@@ -27,6 +27,7 @@ struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
 };
 
 // Runs on the compute thread.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "experts/look_ahead.h"
 #include "platform/log.h"
 #include "platform/result.h"
 #include "storage/reader_choice.h"
@@ -21,6 +22,7 @@ struct Settings {
   std::optional<int> threads;
   std::string kernels = "auto";
   ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

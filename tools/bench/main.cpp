@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "bench_kernels.h"
+#include "bench_stream.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Measures the daemon's parts against the limits of this machine");
@@ -9,6 +10,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),
+      glmd::add_stream_command(app),
   };
   CLI11_PARSE(app, argc, argv);
 
