@@ -67,6 +67,7 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                       {.kernels = kernels,
                        .threads = threads,
                        .reader = settings.reader,
+                       .look_ahead = settings.look_ahead,
                        .observers = records.observers()},
                       progress);
   };

@@ -152,6 +152,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
+                                            .look_ahead = options.look_ahead,
                                             .observers = options.observers,
                                             .load_progress = progress,
                                             .locks_weights = true,

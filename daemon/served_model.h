@@ -33,6 +33,7 @@ struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
   std::vector<RoutingObserver*> observers = {};  // outlive the model
 };
 

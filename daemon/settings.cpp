@@ -98,6 +98,15 @@ const std::map<std::string, Setter, std::less<>>& setters() {
          s.reader = *kind;
          return {};
        }},
+      {"look-ahead",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<LookAhead> mode = look_ahead_from(text);
+         if (!mode) {
+           return error(ErrorKind::config, "look-ahead: wanted on, off or auto, got \"{}\"", text);
+         }
+         s.look_ahead = *mode;
+         return {};
+       }},
       {"log-level",
        [](Settings& s, const std::string& text) -> Result<void> {
          const std::optional<LogLevel> level = log_level_from(text);
@@ -180,6 +189,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("usage-history", "on|off", "keep there which experts are used most (default: on)");
   option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
   option("reader", "NAME", "what reads experts: auto, io_uring or threads");
+  option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   app.add_option("--config", settings.config, "read settings from this TOML file")

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "experts/look_ahead.h"
 #include "platform/log.h"
 #include "platform/result.h"
 #include "storage/reader_choice.h"
@@ -24,6 +25,7 @@ struct Settings {
   bool keeps_usage_history = true;             // in the state directory
   std::optional<std::string> trace_routing;    // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

@@ -5,6 +5,13 @@
 
 namespace glmd {
 
+std::optional<LookAhead> look_ahead_from(std::string_view name) {
+  if (name == "on") return LookAhead::on;
+  if (name == "off") return LookAhead::off;
+  if (name == "auto") return LookAhead::automatic;
+  return std::nullopt;
+}
+
 std::vector<int32_t> rank_guesses(std::span<const int32_t> guesses, int64_t chosen) {
   std::map<int32_t, int64_t> confidence;
   for (size_t i = 0; i < guesses.size(); ++i) {

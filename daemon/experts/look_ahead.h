@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace glmd {
 
 enum class LookAhead { off, on, automatic };
+
+std::optional<LookAhead> look_ahead_from(std::string_view name);  // on, off, auto
 
 // Distinct experts of `guesses` [rows][chosen], each row's best first: those that more rows guess,
 // at better ranks, come first; ties by lower id.

@@ -47,6 +47,14 @@ TEST(Settings, what_is_no_size_is_refused) {
   }
 }
 
+TEST(Settings, look_ahead_is_on_off_or_automatic) {
+  EXPECT_EQ((*read({}).value()).look_ahead, LookAhead::automatic);
+  EXPECT_EQ((*read({"--look-ahead", "off"}).value()).look_ahead, LookAhead::off);
+  const auto wrong = read({"--look-ahead", "maybe"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--look-ahead: wanted on, off or auto, got \"maybe\"");
+}
+
 TEST(Settings, the_reader_is_one_of_three) {
   EXPECT_EQ((*read({"--reader", "threads"}).value()).reader, ReaderKind::threads);
   const auto wrong = read({"--reader", "mmap"});
