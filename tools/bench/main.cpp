@@ -3,6 +3,7 @@
 
 #include "bench_attention.h"
 #include "bench_kernels.h"
+#include "bench_step.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Measures the daemon's parts against the limits of this machine");
@@ -10,6 +11,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),
+      glmd::add_step_command(app),
       glmd::add_attention_command(app),
   };
   CLI11_PARSE(app, argc, argv);

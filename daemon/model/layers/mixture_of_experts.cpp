@@ -1,6 +1,7 @@
 #include "model/layers/mixture_of_experts.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -19,16 +20,22 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
                         .groups_kept = config.topk_group,
                         .is_normalised = config.norm_topk_prob,
                         .scale = static_cast<float>(config.routed_scaling_factor)};
-  for (int64_t row = 0; row < row_count; ++row) {
-    float* row_scores = scores + row * experts;
-    if (!std::all_of(row_scores, row_scores + experts, [](float z) { return std::isfinite(z); })) {
-      return error(ErrorKind::internal, "router: a score is not finite");
+  std::atomic<bool> is_finite{true};
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* row_scores = scores + row * experts;
+      if (!std::all_of(row_scores, row_scores + experts,
+                       [](float z) { return std::isfinite(z); })) {
+        is_finite = false;
+        return;
+      }
+      compute.kernels.sigmoid(row_scores, experts, row_scores);
+      select_experts(rule, {row_scores, static_cast<size_t>(experts)},
+                     {weights.bias, static_cast<size_t>(experts)},
+                     {workspace.choices.data() + row * chosen, static_cast<size_t>(chosen)});
     }
-    compute.kernels.sigmoid(row_scores, experts, row_scores);
-    select_experts(rule, {row_scores, static_cast<size_t>(experts)},
-                   {weights.bias, static_cast<size_t>(experts)},
-                   {workspace.choices.data() + row * chosen, static_cast<size_t>(chosen)});
-  }
+  });
+  if (!is_finite) return error(ErrorKind::internal, "router: a score is not finite");
   return {};
 }
 
@@ -60,12 +67,14 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
                                     int64_t row_count, Workspace& workspace) {
   const RoutedWeights& routed = *weights.routed;
   TRY(route(compute, config, routed, row_count, workspace));
+  mark(workspace.times, StepPart::router);
 
   const int64_t hidden = config.hidden_size, chosen = config.experts_per_token;
   float* outputs = grown(workspace.expert_outputs, row_count * chosen * hidden);
   const std::vector<ExpertWork> works = work_list(config, routed, row_count, workspace);
   const Activations& input = workspace.normed_rows.for_format(compute, routed.shape.format);
   TRY(run_experts(cache, compute, routed.shape, works, input, workspace.experts, outputs));
+  mark(workspace.times, StepPart::experts);
 
   float* shared = grown(workspace.update, row_count * hidden);
   const FeedForwardWeights& mlp = weights.feed_forward;
@@ -73,6 +82,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   run_feed_forward(compute, {&one, 1},
                    workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
                    shared, hidden);
+  mark(workspace.times, StepPart::shared_expert);
 
   compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
@@ -85,6 +95,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
       compute.kernels.add_scaled(shared + row * hidden, sum, 1.0F, hidden);
     }
   });
+  mark(workspace.times, StepPart::experts);
   return {};
 }
 
