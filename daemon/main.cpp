@@ -3,16 +3,19 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "experts/routing_trace.h"
+#include "doctor.h"
+#include "doctor_facts.h"
 #include "memory_plan.h"
 #include "memory_sources.h"
-#include "model/families.h"
+#include "memory_watch.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "routing_records.h"
 #include "served_model.h"
 #include "server/server.h"
 #include "settings.h"
+#include "speed_probe.h"
 #include "storage/container.h"
 
 namespace glmd {
@@ -34,27 +37,6 @@ Result<std::string> model_folder(const Settings& settings) {
   return folder;
 }
 
-Result<MemoryPlan> plan_for(const Settings& settings, const Container& container) {
-  const ModelSizes sizes = TRY(model_sizes(container, false));
-  MemoryNeeds needs{.limits = cgroup_limits(),
-                    .dense_bytes = sizes.dense_bytes,
-                    .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                    .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
-                    .arena_bytes_min = sizes.arena_bytes_min,
-                    .experts_bytes = sizes.experts_bytes,
-                    .context_max = sizes.context_max,
-                    .context_tokens = settings.context_tokens,
-                    .sessions = settings.sessions};
-  Result<MemoryLimit> available = available_memory();
-  if (available.ok()) {
-    needs.limits.push_back(std::move(available).value());
-  } else if (!settings.memory_bytes) {
-    return std::move(available).error();
-  }
-  if (settings.memory_bytes) needs.limits.push_back({"--memory", *settings.memory_bytes});
-  return plan_memory(needs);
-}
-
 Result<const KernelTable*> kernels_for(const Settings& settings) {
   const KernelTable* kernels = find_kernels(settings.kernels.c_str());
   if (kernels == nullptr) {
@@ -64,13 +46,6 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
   return kernels;
 }
 
-Result<std::unique_ptr<RoutingTraceWriter>> start_trace(const std::string& path,
-                                                        const Container& container) {
-  return RoutingTraceWriter::create(path, routing_shape(container), [](const Error& cause) {
-    log_warning("trace-routing: {}: the trace ends here, continuing", cause.message);
-  });
-}
-
 Result<void> serve(const Settings& settings, const Container& container, const MemoryPlan& plan,
                    const KernelTable* kernels) {
   const int threads = settings.threads.value_or(physical_core_count());
@@ -78,25 +53,28 @@ Result<void> serve(const Settings& settings, const Container& container, const M
            kernels->name, threads);
   log_info("memory plan\n{}", plan.to_text());
 
-  std::unique_ptr<RoutingTraceWriter> trace;
-  std::vector<RoutingObserver*> observers;
-  if (settings.trace_routing) {
-    trace = TRY_CONTEXT(start_trace(*settings.trace_routing, container), "trace-routing");
-    observers.push_back(trace.get());
-  }
-
+  const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
+  const MachineFacts facts = gather_facts(settings, container.folder(), container);
+  options.plan_json = plan_json(facts).to_string();
+  options.doctor_json = findings_json(examine(facts)).to_string();
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
-    return load_model(
-        container, plan,
-        {.kernels = kernels, .threads = threads, .reader = settings.reader, .observers = observers},
-        progress);
+    return load_model(container, plan,
+                      {.kernels = kernels,
+                       .threads = threads,
+                       .reader = settings.reader,
+                       .look_ahead = settings.look_ahead,
+                       .observers = records.observers()},
+                      progress);
   };
   EngineThread engine(load, channel, clock);
+  const MemoryWatch watch(
+      ArenaController(plan.arena_bytes_min, plan.arena_bytes),
+      [total_bytes = plan.total_bytes()] { return read_memory(total_bytes); }, channel);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();
@@ -105,23 +83,40 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   return served;
 }
 
-Result<void> run(const Settings& settings) {
-  const std::string folder = TRY(model_folder(settings));
-  const Container container = TRY(Container::open(folder));
-  const KernelTable* kernels = TRY(kernels_for(settings));
-  const MemoryPlan plan = TRY(plan_for(settings, container));
-  switch (settings.action) {
-    case Settings::Action::check:
-      std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
-      return {};
-    case Settings::Action::plan:
-    case Settings::Action::doctor:
-      std::printf("%s", plan.to_text().c_str());
-      return {};
-    case Settings::Action::serve:
-      return serve(settings, container, plan, kernels);
+// --plan and --doctor. The exit code.
+Result<int> report(const Settings& settings, const std::string& folder) {
+  const Result<Container> container = Container::open(folder);
+  MachineFacts facts = gather_facts(settings, folder, container);
+  if (facts.plan) {
+    Result<MachineSpeed> speed = measure_speed(container.value(), facts.thread_count);
+    if (speed.ok()) facts.speed = speed.value();
   }
-  return {};
+  const std::vector<Finding> findings = examine(facts);
+  if (settings.action == Settings::Action::doctor) {
+    std::printf("%s", settings.is_json ? (findings_json(findings).to_string() + "\n").c_str()
+                                       : findings_text(findings).c_str());
+    return exit_code_of(findings);
+  }
+  std::printf("%s", settings.is_json ? (plan_json(facts).to_string() + "\n").c_str()
+                                     : plan_text(facts).c_str());
+  if (facts.plan_error) return *facts.plan_error;
+  return 0;
+}
+
+Result<int> run(const Settings& settings) {
+  const std::string folder = TRY(model_folder(settings));
+  const KernelTable* kernels = TRY(kernels_for(settings));
+  if (settings.action == Settings::Action::plan || settings.action == Settings::Action::doctor) {
+    return report(settings, folder);
+  }
+  const Container container = TRY(Container::open(folder));
+  const MemoryPlan plan = TRY(plan_model(container, settings));
+  if (settings.action == Settings::Action::check) {
+    std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
+    return 0;
+  }
+  TRY(serve(settings, container, plan, kernels));
+  return 0;
 }
 
 }  // namespace
@@ -135,10 +130,10 @@ int main(int argc, char** argv) {
   }
   if (!settings.value()) return 0;
   glmd::set_log_level(settings.value()->log_level);
-  const glmd::Result<void> result = glmd::run(*settings.value());
+  const glmd::Result<int> result = glmd::run(*settings.value());
   if (!result.ok()) {
     glmd::log_error("{}", result.error().message);
     return glmd::exit_code(result.error().kind);
   }
-  return 0;
+  return result.value();
 }

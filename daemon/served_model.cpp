@@ -1,7 +1,11 @@
 #include "served_model.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
+#include <filesystem>
+
+#include "memory_sources.h"
 #include "model/families.h"
 #include "platform/file.h"
 #include "platform/log.h"
@@ -14,6 +18,16 @@ namespace {
 constexpr int64_t text_bytes_max = 1 << 20;
 // XXH3 of GLM-5.2's chat_template.jinja, which text/chat_template renders.
 constexpr uint64_t rendered_template_hash = 0x4f56c8734ab3ce7e;
+
+int64_t text_bytes(const Container& container) {
+  int64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "glmd.json"}) {
+    std::error_code failure;
+    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
+    if (!failure) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
 
 Result<GenerationDefaults> read_defaults(const Container& container) {
   const std::string path = container.folder() + "/generation_config.json";
@@ -74,6 +88,28 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
 
 }  // namespace
 
+Result<MemoryPlan> plan_model(const Container& container, const Settings& settings) {
+  const ModelSizes sizes = TRY(model_sizes(container, false));
+  MemoryNeeds needs{.limits = cgroup_limits(),
+                    .dense_bytes = sizes.dense_bytes,
+                    .kv_bytes_per_token = sizes.kv_bytes_per_token,
+                    .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                    .text_bytes = text_bytes(container),
+                    .arena_bytes_min = sizes.arena_bytes_min,
+                    .experts_bytes = sizes.experts_bytes,
+                    .context_max = sizes.context_max,
+                    .context_tokens = settings.context_tokens,
+                    .sessions = settings.sessions};
+  Result<MemoryLimit> available = available_memory();
+  if (available.ok()) {
+    needs.limits.push_back(std::move(available).value());
+  } else if (!settings.memory_bytes) {
+    return std::move(available).error();
+  }
+  if (settings.memory_bytes) needs.limits.push_back({"--memory", *settings.memory_bytes});
+  return plan_memory(needs);
+}
+
 Result<ModelTexts> read_texts(const Container& container) {
   ModelTexts texts;
   if (container.has_tokenizer()) {
@@ -109,12 +145,14 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                const ServedModelOptions& options,
                                const EngineThread::LoadProgress& progress) {
   ModelTexts texts = TRY(read_texts(container));
+  ::malloc_trim(0);  // what parsing left behind, megabytes, belongs to the arena
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,
                                             .kernels = options.kernels,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
+                                            .look_ahead = options.look_ahead,
                                             .observers = options.observers,
                                             .load_progress = progress,
                                             .locks_weights = true,

@@ -10,10 +10,14 @@
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
 #include "memory_plan.h"
+#include "settings.h"
 #include "storage/container.h"
 #include "storage/reader_choice.h"
 
 namespace glmd {
+
+// The memory that serving it takes here, with these settings; nothing is taken.
+Result<MemoryPlan> plan_model(const Container& container, const Settings& settings);
 
 // What stands beside the tensors.
 struct ModelTexts {
@@ -29,6 +33,7 @@ struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
   std::vector<RoutingObserver*> observers = {};  // outlive the model
 };
 

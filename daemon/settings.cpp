@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 
@@ -69,6 +70,19 @@ const std::map<std::string, Setter, std::less<>>& setters() {
          s.kernels = text;
          return {};
        }},
+      {"state-directory",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         s.state_directory = text;
+         return {};
+       }},
+      {"usage-history",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         if (text != "on" && text != "off") {
+           return error(ErrorKind::config, "usage-history: wanted on or off, got \"{}\"", text);
+         }
+         s.keeps_usage_history = text == "on";
+         return {};
+       }},
       {"trace-routing",
        [](Settings& s, const std::string& text) -> Result<void> {
          s.trace_routing = text;
@@ -82,6 +96,15 @@ const std::map<std::string, Setter, std::less<>>& setters() {
                         text);
          }
          s.reader = *kind;
+         return {};
+       }},
+      {"look-ahead",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<LookAhead> mode = look_ahead_from(text);
+         if (!mode) {
+           return error(ErrorKind::config, "look-ahead: wanted on, off or auto, got \"{}\"", text);
+         }
+         s.look_ahead = *mode;
          return {};
        }},
       {"log-level",
@@ -162,16 +185,22 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("sessions", "N", "requests worked on at once");
   option("threads", "N", "threads that compute (default: one per physical core)");
   option("kernels", "NAME", "auto, scalar, avx2 or avx512");
+  option("state-directory", "DIR", "what is kept from run to run (default: $STATE_DIRECTORY)");
+  option("usage-history", "on|off", "keep there which experts are used most (default: on)");
   option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
   option("reader", "NAME", "what reads experts: auto, io_uring or threads");
+  option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   app.add_option("--config", settings.config, "read settings from this TOML file")
       ->type_name("FILE");
   bool wants_plan = false, wants_doctor = false, wants_check = false;
-  auto* plan = app.add_flag("--plan", wants_plan, "print the memory plan and exit");
+  auto* plan =
+      app.add_flag("--plan", wants_plan, "print machine, memory plan and expected speed, and exit");
   auto* doctor = app.add_flag("--doctor", wants_doctor, "say what will not work here, and exit");
   auto* check = app.add_flag("--check", wants_check, "check settings and model, and exit");
+  auto* json = app.add_flag("--json", settings.is_json, "with --plan or --doctor: one JSON object");
+  json->excludes(check);
   plan->excludes(doctor)->excludes(check);
   doctor->excludes(check);
   try {  // the library's way of saying no; it ends here
@@ -189,6 +218,14 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     if (app.count("--" + name) == 0) continue;
     const Result<void> result = setters().at(name)(settings, value);
     if (!result.ok()) return error(ErrorKind::usage, "--{}", result.error().message);
+  }
+  const char* state_directories = std::getenv("STATE_DIRECTORY");  // systemd's, with colons between
+  if (!settings.state_directory && state_directories != nullptr && *state_directories != 0) {
+    const std::string list = state_directories;
+    settings.state_directory = list.substr(0, list.find(':'));
+    }
+  if (settings.is_json && !wants_plan && !wants_doctor) {
+    return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
   }
   settings.action = wants_plan     ? Settings::Action::plan
                     : wants_doctor ? Settings::Action::doctor

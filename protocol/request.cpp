@@ -53,6 +53,8 @@ struct Formatter {
   }
   std::string operator()(const Ping&) const { return "PING\n"; }
   std::string operator()(const Status&) const { return "STATUS\n"; }
+  std::string operator()(const Plan&) const { return "PLAN\n"; }
+  std::string operator()(const Doctor&) const { return "DOCTOR\n"; }
 };
 
 // One word of SUBMIT that may be "-". Nothing: malformed or out of range.
@@ -161,6 +163,8 @@ std::variant<Request, Fault> read_short_request(const Words& words) {
   if (words.verb == "HELLO") return read_hello(words);
   if (words.verb == "PING") return Ping{};
   if (words.verb == "STATUS") return Status{};
+  if (words.verb == "PLAN") return Plan{};
+  if (words.verb == "DOCTOR") return Doctor{};
   if (words.verb == "CANCEL" && words.positional.size() == 1 && words.positional[0] == "*") {
     return Cancel{};
   }

@@ -51,8 +51,14 @@ struct Ping {
 struct Status {
   bool operator==(const Status&) const = default;
 };
+struct Plan {
+  bool operator==(const Plan&) const = default;
+};
+struct Doctor {
+  bool operator==(const Doctor&) const = default;
+};
 
-using Request = std::variant<Hello, Submit, Cancel, Stop, Ping, Status>;
+using Request = std::variant<Hello, Submit, Cancel, Stop, Ping, Status, Plan, Doctor>;
 
 std::string format_request(const Request& request);
 

@@ -17,19 +17,15 @@ FeedForward matrices_of(const ExpertShape& shape, const ExpertWork& work, const 
           .outputs = work.outputs};
 }
 
-}  // namespace
+struct Hit {
+  const ExpertWork* work;
+  ExpertLease lease;
+};
 
-Result<void> run_experts(ExpertCache& cache, const Compute& compute, const ExpertShape& shape,
-                         std::span<const ExpertWork> works, const Activations& input,
-                         ExpertScratch& scratch, float* outputs) {
-  struct Hit {
-    const ExpertWork* work;
-    ExpertLease lease;
-  };
-  std::vector<Hit> hits;
+// In the order in which they lie on disk.
+std::vector<const ExpertWork*> take_hits(ExpertCache& cache, std::span<const ExpertWork> works,
+                                         std::vector<Hit>& hits) {
   std::vector<const ExpertWork*> misses;
-  for (const ExpertWork& work : works)
-    cache.want(work.expert, static_cast<int64_t>(work.rows.size()));
   for (const ExpertWork& work : works) {
     std::optional<ExpertLease> lease = cache.find(work.expert);
     if (lease) {
@@ -38,38 +34,68 @@ Result<void> run_experts(ExpertCache& cache, const Compute& compute, const Exper
       misses.push_back(&work);
     }
   }
+  std::sort(misses.begin(), misses.end(), [&](const ExpertWork* a, const ExpertWork* b) {
+    return cache.is_stored_before(a->expert, b->expert);
+  });
+  return misses;
+}
+
+// The next hits, as many as the team needs to be busy; their leases end with them.
+void run_hits(const Compute& compute, const ExpertShape& shape, std::span<Hit> hits, size_t& done,
+              const Activations& input, ExpertScratch& scratch, float* outputs) {
+  const size_t first = done;
+  int64_t rows = 0;
+  scratch.group.clear();
+  while (done < hits.size() && rows < group_rows_min) {
+    const Hit& hit = hits[done++];
+    scratch.group.push_back(matrices_of(shape, *hit.work, hit.lease.bytes()));
+    rows += std::ssize(hit.work->rows);
+  }
+  run_feed_forward(compute, scratch.group, input, scratch, outputs, shape.hidden);
+  for (size_t i = first; i < done; ++i) hits[i].lease = ExpertLease();
+}
+
+}  // namespace
+
+Result<void> run_experts(ExpertCache& cache, const Compute& compute, const ExpertStep& step,
+                         const Activations& input, ExpertScratch& scratch, float* outputs) {
+  std::vector<ExpertWant> wants;
+  for (const ExpertWork& work : step.works) {
+    wants.push_back({work.expert, static_cast<int64_t>(work.rows.size()), work.uses});
+  }
+  cache.begin_step(step.layer, wants, step.pace);
+  std::vector<Hit> hits;
+  const std::vector<const ExpertWork*> misses = take_hits(cache, step.works, hits);
 
   size_t hits_done = 0, misses_started = 0, misses_done = 0;
-  while (hits_done < hits.size() || misses_done < misses.size()) {
-    // Reads first: they run while the resident experts compute.
+  bool has_more_to_do = step.meanwhile != nullptr;
+  while (hits_done < hits.size() || misses_done < misses.size() || has_more_to_do) {
+    // Reads first: they run while the rest computes.
     while (misses_started < misses.size() && cache.start_load(misses[misses_started]->expert)) {
       ++misses_started;
     }
-    if (hits_done < hits.size()) {
-      const size_t first = hits_done;
-      int64_t rows = 0;
-      scratch.group.clear();
-      while (hits_done < hits.size() && rows < group_rows_min) {
-        const Hit& hit = hits[hits_done++];
-        scratch.group.push_back(matrices_of(shape, *hit.work, hit.lease.bytes()));
-        rows += static_cast<int64_t>(hit.work->rows.size());
-      }
-      run_feed_forward(compute, scratch.group, input, scratch, outputs, shape.hidden);
-      for (size_t i = first; i < hits_done; ++i) hits[i].lease = ExpertLease();
+    if (has_more_to_do) {
+      has_more_to_do = false;
+      step.meanwhile();
       continue;
     }
-    ExpertCache::Arrival arrival = cache.wait_for_arrival();
+    std::optional<ExpertCache::Arrival> arrival = cache.poll_arrival();
+    if (!arrival && hits_done < hits.size()) {
+      run_hits(compute, step.shape, hits, hits_done, input, scratch, outputs);
+      continue;
+    }
+    if (!arrival) arrival = cache.wait_for_arrival();
     ++misses_done;
-    if (!arrival.lease.ok()) {
+    if (!arrival->lease.ok()) {
       cache.drain();
-      return std::move(arrival.lease).error();
+      return std::move(arrival->lease).error();
     }
     const auto work = std::find_if(misses.begin(), misses.end(), [&](const ExpertWork* candidate) {
-      return candidate->expert == arrival.expert;
+      return candidate->expert == arrival->expert;
     });
     CHECK(work != misses.end());
-    const FeedForward one = matrices_of(shape, **work, arrival.lease.value().bytes());
-    run_feed_forward(compute, {&one, 1}, input, scratch, outputs, shape.hidden);
+    const FeedForward one = matrices_of(step.shape, **work, arrival->lease.value().bytes());
+    run_feed_forward(compute, {&one, 1}, input, scratch, outputs, step.shape.hidden);
   }
   return {};
 }

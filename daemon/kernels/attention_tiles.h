@@ -31,11 +31,12 @@ static inline int64_t smaller_of(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// scores[key][head] = dot * scale, of `keys` keys and 16 * `vectors` heads.
+// Not inlined, as add_block: sums must stay in registers, which a larger function has other uses
+// for. scores[key][head] = dot * scale, of `keys` keys and 16 * `vectors` heads.
 template <class Lanes, int vectors, int keys>
-static inline void dot_block(const float* queries, int64_t query_stride, const float* key_rows,
-                             int64_t key_stride, int64_t width, float scale, float* scores,
-                             int64_t score_stride) {
+[[gnu::noinline]] static void dot_block(const float* queries, int64_t query_stride,
+                                        const float* key_rows, int64_t key_stride, int64_t width,
+                                        float scale, float* scores, int64_t score_stride) {
   Lanes sums[keys][vectors];
   for (int k = 0; k < keys; ++k) {
     for (int v = 0; v < vectors; ++v) sums[k][v] = Lanes::all(0.0f);
@@ -56,32 +57,30 @@ static inline void dot_block(const float* queries, int64_t query_stride, const f
   }
 }
 
-// Scores of `key_count` keys with all heads; queries and scores are padded to whole vectors.
+// Scores of up to Lanes::dot_keys keys with all heads; queries and scores are padded to whole
+// vectors.
 template <class Lanes>
-static inline void dot_tile(const float* queries, int64_t head_lanes, const float* key_rows,
+static inline void dot_keys(const float* queries, int64_t head_lanes, const float* key_rows,
                             int64_t key_stride, int64_t key_count, int64_t width, float scale,
                             float* scores) {
-  for (int64_t k = 0; k < key_count; k += Lanes::dot_keys) {
-    const int64_t keys = smaller_of(Lanes::dot_keys, key_count - k);
-    for (int64_t h = 0; h < head_lanes; h += Lanes::dot_vectors * lane_count) {
-      const int64_t vectors = smaller_of(Lanes::dot_vectors, (head_lanes - h) / lane_count);
-      with_constant<Lanes::dot_keys>(keys, [&](auto key_constant) {
-        with_constant<Lanes::dot_vectors>(vectors, [&](auto vector_constant) {
-          dot_block<Lanes, vector_constant, key_constant>(
-              queries + h, head_lanes, key_rows + k * key_stride, key_stride, width, scale,
-              scores + k * head_lanes + h, head_lanes);
-        });
+  for (int64_t h = 0; h < head_lanes; h += Lanes::dot_vectors * lane_count) {
+    const int64_t vectors = smaller_of(Lanes::dot_vectors, (head_lanes - h) / lane_count);
+    with_constant<Lanes::dot_keys>(key_count, [&](auto key_constant) {
+      with_constant<Lanes::dot_vectors>(vectors, [&](auto vector_constant) {
+        dot_block<Lanes, vector_constant, key_constant>(
+            queries + h, head_lanes, key_rows, key_stride, width, scale, scores + h, head_lanes);
       });
-    }
+    });
   }
 }
 
 // out[head][column]: what was there times `rescale`, then the keys in order. The last vector has
 // `last_lanes` columns.
 template <class Lanes, int heads, int vectors>
-static inline void add_block(const float* weights, int64_t weight_stride, const float* values,
-                             int64_t value_stride, int64_t key_count, const float* rescale,
-                             int64_t last_lanes, float* out, int64_t out_stride) {
+[[gnu::noinline]] static void add_block(const float* weights, int64_t weight_stride,
+                                        const float* values, int64_t value_stride,
+                                        int64_t key_count, const float* rescale, int64_t last_lanes,
+                                        float* out, int64_t out_stride) {
   constexpr int last = vectors - 1;
   Lanes sums[heads][vectors];
   for (int h = 0; h < heads; ++h) {
@@ -200,20 +199,25 @@ static inline void attend_span(const AttentionInput& input, int64_t span, int64_
   const int64_t width = input.latent + input.rope, head_lanes = scratch.head_lanes;
   const int64_t first = span * attention_span_keys;
   const int64_t last = smaller_of(input.key_count, first + attention_span_keys);
+  const auto position_of = [&](int64_t rank) {
+    return input.positions == nullptr ? rank : input.positions[rank];
+  };
   for (int64_t h = 0; h < head_lanes; ++h) scratch.max[h] = -__builtin_inff();
   memset(scratch.sum, 0, static_cast<size_t>(head_lanes) * sizeof(float));
   memset(out, 0, static_cast<size_t>(heads * input.latent) * sizeof(float));
 
   for (int64_t tile = first; tile < last; tile += attention_tile_keys) {
     const int64_t n = smaller_of(attention_tile_keys, last - tile);
-    for (int64_t k = 0; k < n; ++k) {
-      const int64_t rank = tile + k;
-      const int64_t position = input.positions == nullptr ? rank : input.positions[rank];
-      read_token<Lanes>(cached_token(input.cache, position), input.cache.is_f32, width,
-                        scratch.keys + k * scratch.key_stride);
+    for (int64_t k = 0; k < n; k += Lanes::dot_keys) {
+      const int64_t now = smaller_of(Lanes::dot_keys, n - k);
+      float* keys = scratch.keys + k * scratch.key_stride;
+      for (int64_t i = 0; i < now; ++i) {
+        read_token<Lanes>(cached_token(input.cache, position_of(tile + k + i)), input.cache.is_f32,
+                          width, keys + i * scratch.key_stride);
+      }
+      dot_keys<Lanes>(scratch.queries, head_lanes, keys, scratch.key_stride, now, width,
+                      input.scale, scratch.scores + k * head_lanes);
     }
-    dot_tile<Lanes>(scratch.queries, head_lanes, scratch.keys, scratch.key_stride, n, width,
-                    input.scale, scratch.scores);
     weigh_tile<Lanes>(scratch.scores, head_lanes, n, scratch.max, scratch.sum, scratch.rescale);
     add_tile<Lanes>(scratch.scores, head_lanes, scratch.keys, scratch.key_stride, n,
                     scratch.rescale, heads, input.latent, out);
@@ -302,7 +306,11 @@ static inline void index_scores_of(const float* queries, const float* head_weigh
       read_token<Lanes>(cached_token(keys, tile + k), keys.is_f32, width,
                         key_rows + k * key_stride);
     }
-    dot_tile<Lanes>(transposed, head_lanes, key_rows, key_stride, n, width, scale, head_scores);
+    for (int64_t k = 0; k < n; k += Lanes::dot_keys) {
+      dot_keys<Lanes>(transposed, head_lanes, key_rows + k * key_stride, key_stride,
+                      smaller_of(Lanes::dot_keys, n - k), width, scale,
+                      head_scores + k * head_lanes);
+    }
     for (int64_t k = 0; k < n; ++k) {
       Lanes sum = Lanes::all(0.0f);
       for (int64_t h = 0; h < heads; h += lane_count) {

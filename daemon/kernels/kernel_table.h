@@ -83,6 +83,8 @@ constexpr int64_t index_scratch_floats(int64_t heads, int64_t width) {
 constexpr int64_t top_scratch_ints(int64_t count) {
   return 2 * padded_lanes(count) + 4 * 2048;
 }
+// Weights that share a sum in `weigh`.
+constexpr int64_t weigh_block = 1024;
 
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512"
@@ -119,6 +121,12 @@ struct KernelTable {
   void (*sigmoid)(const float* x, int64_t n, float* s);
   // x[i] = exp(x[i] - max); returns the sum as a float dot with ones.
   float (*exp_and_sum)(float* x, int64_t n, float max);
+  // The place of the largest of n >= 1 values, the first of equal ones; -1: one is not finite.
+  int64_t (*find_largest)(const float* x, int64_t n);
+  // weights[i] = exp((x[i] - max) * scale); sums[j] = float dot with ones of the j-th weigh_block.
+  void (*weigh)(const float* x, int64_t n, float max, float scale, float* weights, float* sums);
+  // The places of values >= limit, ascending; returns how many.
+  int64_t (*find_at_least)(const float* x, int64_t n, float limit, int32_t* places);
   void (*to_f16)(const float* x, int64_t n, uint16_t* out);  // round to nearest even
   void (*from_f16)(const uint16_t* x, int64_t n, float* out);
 

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/look_ahead.h"
 #include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
+#include "model/layers/router.h"
 #include "model/model.h"
 #include "model/step_times.h"
 #include "storage/container.h"
@@ -24,7 +26,9 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
-  StepTimes* times = nullptr;                    // measured where given; outlives the model
+  StepTimes* times = nullptr;  // measured where given; outlives the model
+  LookAhead look_ahead = LookAhead::automatic;
+  RoutingSource* routing = nullptr;              // outlives the model; null: the routers route
   std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
   DenseWeights::Progress load_progress = {};     // may end the loading with an error
   bool locks_weights = false;                    // dense ones, in memory, where the limit allows

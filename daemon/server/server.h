@@ -32,6 +32,7 @@ struct ServerOptions {
   std::string version = GLMD_VERSION;
   std::string admin_group = "glm-admin";
   int64_t tick_ms = 250;
+  std::string plan_json = "{}", doctor_json = "{}";  // what PLAN and DOCTOR answer
   protocol::Limits limits;
 };
 

@@ -108,6 +108,14 @@ struct Handler {
     connection.send(protocol::Info{"status", server.status_json()});
   }
 
+  void operator()(const protocol::Plan&) const {
+    connection.send(protocol::Info{"plan", server.options().plan_json});
+  }
+
+  void operator()(const protocol::Doctor&) const {
+    connection.send(protocol::Info{"doctor", server.options().doctor_json});
+  }
+
   std::optional<RequestId> find(uint64_t client_id) const {
     const auto id = connection.find_request(client_id);
     if (!id) connection.send(protocol::Failed{client_id, ErrorCode::not_found, 0, ""});

@@ -39,6 +39,8 @@ TEST(Request, the_grammar_is_kept_to_the_letter) {
       {"PING\n", {}},
       {"PING later=1\n", {}},
       {"STATUS\n", {}},
+      {"PLAN\n", {}},
+      {"DOCTOR\n", {}},
       {"HELLO GLMD/1\n", {}},
       {"HELLO GLMD/1 client=\"a b\" note=1\n", {}},
       {"HELLO GLMD/2\n", ErrorCode::version},
@@ -159,7 +161,7 @@ std::string random_text(std::mt19937& random) {
 }
 
 Request random_request(std::mt19937& random) {
-  switch (random() % 6) {
+  switch (random() % 8) {
     case 0:
       return Hello{1, random_text(random)};
     case 1:
@@ -170,6 +172,10 @@ Request random_request(std::mt19937& random) {
       return Ping{};
     case 4:
       return Status{};
+    case 5:
+      return Plan{};
+    case 6:
+      return Doctor{};
     default:
       break;
   }

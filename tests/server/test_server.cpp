@@ -100,6 +100,16 @@ TEST(Server, hello_ping_and_status_are_answered) {
   EXPECT_THAT(text, HasSubstr("\"engine\":"));
 }
 
+TEST(Server, plan_and_doctor_are_answered_with_what_they_were_at_the_start) {
+  ServerOptions options;
+  options.plan_json = R"({"a":1})";
+  options.doctor_json = R"({"b":2})";
+  ServerUnderTest test(options);
+  RawClient client(test.path());
+  client.send("PLAN\nDOCTOR\n");
+  EXPECT_EQ(client.read_until("{\"b\":2}\n"), "INFO plan 7\n{\"a\":1}\nINFO doctor 7\n{\"b\":2}\n");
+}
+
 TEST(Server, a_half_closed_connection_gets_its_answer_and_ends) {
   ServerUnderTest test;
   RawClient client(test.path());

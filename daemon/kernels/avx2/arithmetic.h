@@ -33,6 +33,9 @@ struct Lanes {
   inline Lanes operator+(const Lanes& b) const;
   inline Lanes operator-(const Lanes& b) const;
   inline Lanes operator*(const Lanes& b) const;
+  inline Lanes operator/(const Lanes& b) const;
+  inline Lanes negative() const;
+  static inline uint32_t at_least(const Lanes& a, const Lanes& b);  // bit i: a[i] >= b[i]
   inline float sum() const;
   // The first n lanes of this, the others of `rest`.
   inline Lanes first_then(int64_t n, const Lanes& rest) const;
@@ -195,6 +198,18 @@ inline Lanes Lanes::operator-(const Lanes& b) const {
 inline Lanes Lanes::operator*(const Lanes& b) const {
   return {_mm256_mul_ps(low, b.low), _mm256_mul_ps(high, b.high)};
 }
+inline Lanes Lanes::operator/(const Lanes& b) const {
+  return {_mm256_div_ps(low, b.low), _mm256_div_ps(high, b.high)};
+}
+inline Lanes Lanes::negative() const {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_xor_ps(low, sign), _mm256_xor_ps(high, sign)};
+}
+inline uint32_t Lanes::at_least(const Lanes& a, const Lanes& b) {
+  const int low_bits = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ));
+  const int high_bits = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ));
+  return static_cast<uint32_t>(low_bits | high_bits << 8);
+}
 inline float Lanes::sum() const {
   return sum_lanes(*this);
 }
@@ -251,32 +266,6 @@ inline void Lanes::transpose(const float* from, int64_t heads, int64_t width, fl
 
 inline float Lanes::exp(float x) {
   return exponential(x);
-}
-
-// x[i] = exp(x[i] - max) and their sum, for any n.
-static inline float exp_and_sum_of(float* x, int64_t n, float max) {
-  const __m256 maxima = _mm256_set1_ps(max);
-  Lanes sum = zero_lanes();
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256 low = exponential(_mm256_sub_ps(load(x + i), maxima));
-    const __m256 high = exponential(_mm256_sub_ps(load(x + i + 8), maxima));
-    _mm256_storeu_ps(x + i, low);
-    _mm256_storeu_ps(x + i + 8, high);
-    sum = {_mm256_add_ps(sum.low, low), _mm256_add_ps(sum.high, high)};
-  }
-  if (i < n) {  // sums of exponentials are never -0: adding zeros changes nothing
-    const int64_t rest = n - i, rest_high = rest > 8 ? rest - 8 : 0;
-    const Lanes old = load_16(x + i, rest);
-    const __m256 low = exponential(_mm256_sub_ps(old.low, maxima));
-    const __m256 high = exponential(_mm256_sub_ps(old.high, maxima));
-    store(x + i, low, rest);
-    if (rest_high > 0) store(x + i + 8, high, rest_high);
-    sum.low = _mm256_add_ps(sum.low, _mm256_and_ps(low, _mm256_castsi256_ps(first_lanes(rest))));
-    sum.high =
-        _mm256_add_ps(sum.high, _mm256_and_ps(high, _mm256_castsi256_ps(first_lanes(rest_high))));
-  }
-  return sum_lanes(sum);
 }
 
 }  // namespace glmd::avx2

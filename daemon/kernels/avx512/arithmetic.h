@@ -46,7 +46,7 @@ struct Lanes {
   __m512 v;
 
   // 16 sums in registers: 64 keys and 64 heads divide evenly.
-  static constexpr int dot_vectors = 2, dot_keys = 8, add_heads = 4, add_vectors = 4;
+  static constexpr int dot_vectors = 4, dot_keys = 6, add_heads = 6, add_vectors = 4;
 
   static inline Lanes all(float x) { return {_mm512_set1_ps(x)}; }
   static inline Lanes load(const float* from) { return {_mm512_loadu_ps(from)}; }
@@ -78,6 +78,11 @@ struct Lanes {
   inline Lanes operator+(const Lanes& b) const { return {_mm512_add_ps(v, b.v)}; }
   inline Lanes operator-(const Lanes& b) const { return {_mm512_sub_ps(v, b.v)}; }
   inline Lanes operator*(const Lanes& b) const { return {_mm512_mul_ps(v, b.v)}; }
+  inline Lanes operator/(const Lanes& b) const { return {_mm512_div_ps(v, b.v)}; }
+  inline Lanes negative() const { return {_mm512_xor_ps(v, _mm512_set1_ps(-0.0f))}; }
+  static inline uint32_t at_least(const Lanes& a, const Lanes& b) {  // bit i: a[i] >= b[i]
+    return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ);
+  }
   inline float sum() const {
     return avx2::sum_lanes({_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)});
   }

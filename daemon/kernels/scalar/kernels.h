@@ -46,6 +46,9 @@ void rotate(float* x, const float* cos, const float* sin, int64_t pairs);
 void add_scaled(float* y, const float* x, float weight, int64_t n);
 void sigmoid(const float* x, int64_t n, float* s);
 float exp_and_sum(float* x, int64_t n, float max);
+int64_t find_largest(const float* x, int64_t n);
+void weigh(const float* x, int64_t n, float max, float scale, float* weights, float* sums);
+int64_t find_at_least(const float* x, int64_t n, float limit, int32_t* places);
 void to_f16(const float* x, int64_t n, uint16_t* out);
 void from_f16(const uint16_t* x, int64_t n, float* out);
 

@@ -1,0 +1,337 @@
+#include "doctor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace glmd {
+namespace {
+
+using Findings = std::vector<Finding>;
+
+constexpr int64_t gibibyte = int64_t{1} << 30;
+constexpr uint32_t may_read = 4, may_write = 2, may_enter = 1;
+
+double gigabytes(double bytes) {
+  return bytes / 1e9;
+}
+
+// By permission bits alone; access control lists may say otherwise.
+bool may(const Identity& identity, const FileFact& file, uint32_t wanted) {
+  if (identity.uid == 0) return true;
+  const auto is_in_group =
+      std::find(identity.groups.begin(), identity.groups.end(), file.gid) != identity.groups.end();
+  const uint32_t shift = identity.uid == file.uid ? 6 : is_in_group ? 3 : 0;
+  return (file.mode >> shift & wanted) == wanted;
+}
+
+void examine_processor(const MachineFacts& facts, Findings& findings) {
+  if (facts.kernels == "scalar") {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        "kernels: plain C++ is used, which is many times slower than AVX2",
+                        "a processor with AVX2, or --kernels auto"});
+  }
+  if (facts.thread_count > facts.core_count) {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        fmt::format("threads: {} threads on {} cores wait for each other",
+                                    facts.thread_count, facts.core_count),
+                        fmt::format("--threads {}", facts.core_count)});
+  }
+}
+
+void examine_plan(const MachineFacts& facts, Findings& findings) {
+  if (facts.plan_error) {
+    // A model that cannot be reached was said to be so already.
+    if (!findings.empty() && findings.front().severity == Severity::error) return;
+    findings.push_back({Severity::error, facts.plan_error->kind, facts.plan_error->message, ""});
+    return;
+  }
+  if (!facts.plan) return;
+  const MemoryPlan& plan = *facts.plan;
+  if (facts.memory_setting_bytes && *facts.memory_setting_bytes > plan.budget_bytes) {
+    findings.push_back(
+        {Severity::warning, ErrorKind::config,
+         fmt::format("memory: {} bytes are set, {} are the limit: {}", *facts.memory_setting_bytes,
+                     plan.budget_bytes, plan.budget_source),
+         "a smaller setting, or more room there"});
+  }
+  if (plan.experts_bytes > 0) {
+    const double share =
+        static_cast<double>(plan.arena_bytes) / static_cast<double>(plan.experts_bytes);
+    if (share < 0.03) {
+      findings.push_back(
+          {Severity::warning, ErrorKind::no_memory,
+           fmt::format("memory: {:.1f} % of the experts fit; nearly every one is read from disk",
+                       100 * share),
+           "more memory, a shorter context or fewer sessions"});
+    }
+  }
+}
+
+void examine_locking(const MachineFacts& facts, Findings& findings) {
+  if (facts.is_service) return;  // its unit sets the limits, not our shell
+  if (facts.memlock_bytes >= static_cast<uint64_t>(facts.dense_bytes)) return;
+  const bool can_swap = facts.swap_bytes > 0;
+  findings.push_back(
+      {can_swap ? Severity::warning : Severity::note, ErrorKind::config,
+       fmt::format(
+           "memory lock: the limit of {} bytes is below the {} of the dense weights{}",
+           facts.memlock_bytes, facts.dense_bytes,
+           can_swap ? ", which may be swapped out" : "; without swap they stay all the same"),
+       "LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited"});
+}
+
+void examine_kernel(const MachineFacts& facts, Findings& findings) {
+  constexpr uint64_t own_descriptors = 512;  // connections and what the loop needs
+  const uint64_t wanted = static_cast<uint64_t>(facts.model_file_count) + own_descriptors;
+  if (!facts.is_service && facts.descriptor_count < wanted) {
+    findings.push_back(
+        {Severity::warning, ErrorKind::config,
+         fmt::format("open files: the limit is {}, wanted {}", facts.descriptor_count, wanted),
+         "LimitNOFILE=65536 in the unit, or ulimit -n"});
+  }
+  if (facts.huge_pages == "never") {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        "huge pages: never; page tables cost time and 0.2 % of the arena",
+                        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"});
+  }
+  if (facts.overcommit == 2) {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        "vm.overcommit_memory is 2: the arena may be refused although it fits",
+                        "sysctl vm.overcommit_memory=0"});
+  }
+  if (facts.io_uring_disabled != 0) {
+    findings.push_back({Severity::note, ErrorKind::config,
+                        fmt::format("kernel.io_uring_disabled is {}: experts are read by threads",
+                                    facts.io_uring_disabled),
+                        "sysctl kernel.io_uring_disabled=0"});
+  }
+  if (!facts.has_pressure) {
+    findings.push_back({Severity::note, ErrorKind::config,
+                        "/proc/pressure/memory is missing: only limits make the arena smaller",
+                        "the kernel parameter psi=1"});
+  }
+}
+
+void examine_access(const MachineFacts& facts, const PlaceFact& place, Findings& findings) {
+  const Identity& identity = facts.identity;
+  for (size_t i = 0; i < place.folders.size(); ++i) {
+    const FileFact& folder = place.folders[i];
+    const bool is_place = i + 1 == place.folders.size();
+    if (!folder.exists) {
+      findings.push_back({place.is_required ? Severity::error : Severity::note,
+                          ErrorKind::not_found,
+                          fmt::format("{}: {} does not exist", place.purpose, folder.path), ""});
+      return;
+    }
+    const uint32_t wanted = may_enter | (is_place && place.is_written ? may_write : 0);
+    if (!may(identity, folder, wanted)) {
+      findings.push_back(
+          {place.is_required ? Severity::error : Severity::warning, ErrorKind::denied,
+           fmt::format("{}: user {} may not {} {} (mode {:04o}, owner {})", place.purpose,
+                       identity.name, is_place && place.is_written ? "write in" : "enter",
+                       folder.path, folder.mode, folder.uid),
+           is_place && place.is_written
+               ? fmt::format("chown {} {}", identity.name, folder.path)
+               : fmt::format("chmod o+x {}, or another place", folder.path)});
+      return;
+    }
+  }
+  for (const FileFact& file : place.contents) {
+    if (file.exists && may(identity, file, may_read)) continue;
+    findings.push_back(
+        {Severity::error, file.exists ? ErrorKind::denied : ErrorKind::not_found,
+         file.exists ? fmt::format("{}: user {} may not read {} (mode {:04o}, owner {})",
+                                   place.purpose, identity.name, file.path, file.mode, file.uid)
+                     : fmt::format("{}: {} does not exist", place.purpose, file.path),
+         file.exists ? fmt::format("chmod a+r {}", file.path) : ""});
+    return;  // the others are likely the same
+  }
+}
+
+bool is_hidden_from_service(const std::string& path) {
+  for (const std::string_view hidden : {"/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"}) {
+    if (path.starts_with(hidden)) return true;
+  }
+  return false;
+}
+
+void examine_place(const MachineFacts& facts, const PlaceFact& place, Findings& findings) {
+  examine_access(facts, place, findings);
+  const std::string& path = place.folders.back().path;
+  if (facts.is_service && is_hidden_from_service(path + "/")) {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        fmt::format("{}: the service does not see {}", place.purpose, path),
+                        "a place such as /srv/models, or BindReadOnlyPaths= in the unit"});
+  }
+  if (place.purpose == "model" && place.has_direct == false) {
+    findings.push_back(
+        {Severity::warning, ErrorKind::config,
+         fmt::format("model: {} ({}) has no direct reads; the page cache takes memory and time",
+                     path, place.file_system),
+         "ext4 or xfs on a local NVMe disk"});
+  }
+  if (place.is_written && place.folders.back().exists && place.free_bytes < gibibyte) {
+    findings.push_back(
+        {Severity::warning, ErrorKind::io,
+         fmt::format("{}: {} bytes are free at {}", place.purpose, place.free_bytes, path), ""});
+  }
+}
+
+void examine_speed(const MachineFacts& facts, Findings& findings) {
+  constexpr double slow_bytes_per_s = 1e9;
+  if (!facts.speed || facts.speed->disk_bytes_per_s <= 0) return;
+  if (facts.speed->disk_bytes_per_s >= slow_bytes_per_s) return;
+  const bool is_all_resident = facts.plan && facts.plan->arena_bytes == facts.plan->experts_bytes;
+  findings.push_back({is_all_resident ? Severity::note : Severity::warning, ErrorKind::io,
+                      fmt::format("disk: experts come at {:.2f} GB/s; NVMe disks reach 3 to 14",
+                                  gigabytes(facts.speed->disk_bytes_per_s)),
+                      is_all_resident ? "" : "a faster disk, or more memory"});
+}
+
+std::optional<SpeedEstimate> estimate_of(const MachineFacts& facts) {
+  if (!facts.plan || !facts.speed || facts.speed->memory_bytes_per_s <= 0) return std::nullopt;
+  MachineSpeed speed = *facts.speed;
+  if (speed.disk_bytes_per_s <= 0) speed.disk_bytes_per_s = 1;  // nothing will be read
+  return estimate_speed(facts.cost, facts.plan->arena_bytes, speed);
+}
+
+Json memory_json(const MemoryPlan& plan) {
+  return Json::object({{"budget_bytes", Json::integer(plan.budget_bytes)},
+                       {"budget_source", Json::string(plan.budget_source)},
+                       {"dense_bytes", Json::integer(plan.dense_bytes)},
+                       {"kv_bytes", Json::integer(plan.kv_bytes)},
+                       {"scratch_bytes", Json::integer(plan.scratch_bytes)},
+                       {"reserve_bytes", Json::integer(plan.reserve_bytes)},
+                       {"arena_bytes", Json::integer(plan.arena_bytes)},
+                       {"arena_bytes_min", Json::integer(plan.arena_bytes_min)},
+                       {"experts_bytes", Json::integer(plan.experts_bytes)},
+                       {"total_bytes", Json::integer(plan.total_bytes())},
+                       {"context_tokens", Json::integer(plan.context_tokens)},
+                       {"sessions", Json::integer(plan.sessions)},
+                       {"rows_max", Json::integer(plan.rows_max)}});
+}
+
+const PlaceFact* find_place(const MachineFacts& facts, std::string_view purpose) {
+  for (const PlaceFact& place : facts.places) {
+    if (place.purpose == purpose) return &place;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view to_string(Severity severity) {
+  if (severity == Severity::note) return "note";
+  return severity == Severity::warning ? "warning" : "error";
+}
+
+std::vector<Finding> examine(const MachineFacts& facts) {
+  Findings findings;
+  for (const PlaceFact& place : facts.places) examine_place(facts, place, findings);
+  examine_plan(facts, findings);
+  examine_locking(facts, findings);
+  examine_processor(facts, findings);
+  examine_speed(facts, findings);
+  examine_kernel(facts, findings);
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.severity > b.severity; });
+  return findings;
+}
+
+int exit_code_of(const std::vector<Finding>& findings) {
+  const bool is_sound = findings.empty() || findings.front().severity != Severity::error;
+  return is_sound ? 0 : exit_code(findings.front().kind);
+}
+
+std::string findings_text(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    text += fmt::format("{}: {}\n", to_string(finding.severity), finding.what);
+    if (!finding.remedy.empty()) text += fmt::format("  remedy: {}\n", finding.remedy);
+  }
+  return text.empty() ? "nothing is wrong\n" : text;
+}
+
+Json findings_json(const std::vector<Finding>& findings) {
+  Json list = Json::array();
+  for (const Finding& finding : findings) {
+    list.items().push_back(
+        Json::object({{"severity", Json::string(std::string(to_string(finding.severity)))},
+                      {"what", Json::string(finding.what)},
+                      {"remedy", Json::string(finding.remedy)}}));
+  }
+  return Json::object({{"exit_code", Json::integer(exit_code_of(findings))}, {"findings", list}});
+}
+
+std::string plan_text(const MachineFacts& facts) {
+  std::string text =
+      fmt::format("processor        {}, {} cores, {} threads, {} kernels\n", facts.processor,
+                  facts.core_count, facts.thread_count, facts.kernels);
+  text += fmt::format("memory           {:.1f} GiB, swap {:.1f} GiB\n",
+                      static_cast<double>(facts.memory_bytes) / gibibyte,
+                      static_cast<double>(facts.swap_bytes) / gibibyte);
+  if (const PlaceFact* model = find_place(facts, "model")) {
+    text += fmt::format("model            {} on {}, {}\n", model->folders.back().path,
+                        model->file_system,
+                        model->has_direct.value_or(false) ? "direct reads" : "no direct reads");
+  }
+  text += fmt::format("experts          {} of {} bytes, {} for each token\n",
+                      facts.cost.expert_count, facts.cost.expert_bytes, facts.cost.experts);
+  if (facts.plan) text += facts.plan->to_text();
+  if (facts.speed) {
+    text += fmt::format("measured         experts from disk {:.2f} GB/s, memory {:.1f} GB/s\n",
+                        gigabytes(facts.speed->disk_bytes_per_s),
+                        gigabytes(facts.speed->memory_bytes_per_s));
+  }
+  if (const auto estimate = estimate_of(facts)) {
+    text += fmt::format(
+        "expected         up to {:.2f} tokens/s, bound by {} ({:.2f} if one waits for the other): "
+        "hit "
+        "rate "
+        "{:.2f}, {:.3f} GB of disk and {:.3f} GB of memory a token\n",
+        estimate->tokens_per_s, estimate->bound, estimate->serial_tokens_per_s, estimate->hit_rate,
+        gigabytes(estimate->disk_bytes_per_token), gigabytes(estimate->memory_bytes_per_token));
+  }
+  return text;
+}
+
+Json plan_json(const MachineFacts& facts) {
+  Json hardware = Json::object({{"processor", Json::string(facts.processor)},
+                                {"kernel", Json::string(facts.kernel_release)},
+                                {"cores", Json::integer(facts.core_count)},
+                                {"threads", Json::integer(facts.thread_count)},
+                                {"kernels", Json::string(facts.kernels)},
+                                {"memory_bytes", Json::integer(facts.memory_bytes)},
+                                {"swap_bytes", Json::integer(facts.swap_bytes)}});
+  Json json = Json::object({{"hardware", std::move(hardware)}});
+  if (const PlaceFact* model = find_place(facts, "model")) {
+    json.set("model",
+             Json::object({{"path", Json::string(model->folders.back().path)},
+                           {"file_system", Json::string(model->file_system)},
+                           {"has_direct_reads", Json::boolean(model->has_direct.value_or(false))},
+                           {"files", Json::integer(facts.model_file_count)},
+                           {"experts", Json::integer(facts.cost.expert_count)},
+                           {"expert_bytes", Json::integer(facts.cost.expert_bytes)},
+                           {"experts_per_token", Json::integer(facts.cost.experts)}}));
+  }
+  if (facts.plan) json.set("memory", memory_json(*facts.plan));
+  if (facts.plan_error) json.set("error", Json::string(facts.plan_error->message));
+  if (facts.speed) {
+    json.set("measured",
+             Json::object({{"disk_bytes_per_s", Json::real(facts.speed->disk_bytes_per_s)},
+                           {"memory_bytes_per_s", Json::real(facts.speed->memory_bytes_per_s)}}));
+  }
+  if (const auto estimate = estimate_of(facts)) {
+    json.set(
+        "expected",
+        Json::object({{"tokens_per_s", Json::real(estimate->tokens_per_s)},
+                      {"serial_tokens_per_s", Json::real(estimate->serial_tokens_per_s)},
+                      {"bound", Json::string(estimate->bound)},
+                      {"hit_rate", Json::real(estimate->hit_rate)},
+                      {"disk_bytes_per_token", Json::real(estimate->disk_bytes_per_token)},
+                      {"memory_bytes_per_token", Json::real(estimate->memory_bytes_per_token)}}));
+  }
+  return json;
+}
+
+}  // namespace glmd

@@ -1,0 +1,92 @@
+// What of this machine will not do, or will be slow: facts, and what follows from them. The facts
+// are gathered in doctor_facts; the findings are pure functions of them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory_plan.h"
+#include "platform/json.h"
+#include "platform/result.h"
+#include "speed_estimate.h"
+
+namespace glmd {
+
+// Who the daemon runs as.
+struct Identity {
+  std::string name;
+  uid_t uid = 0;
+  std::vector<gid_t> groups;
+};
+
+struct FileFact {
+  std::string path;
+  bool exists = false;
+  uint32_t mode = 0;  // permission bits
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+// A place on disk that the daemon needs.
+struct PlaceFact {
+  std::string purpose;             // "model", "socket", "state"
+  std::vector<FileFact> folders;   // from / down to the place itself
+  std::vector<FileFact> contents;  // what must be readable in it
+  bool is_required = true;
+  bool is_written = false;
+  std::string file_system;         // "ext4"; empty: not known
+  std::optional<bool> has_direct;  // whether reads can go past the page cache
+  int64_t free_bytes = 0;
+};
+
+struct MachineFacts {
+  std::string processor;
+  std::string kernel_release;
+  std::string kernels;  // the table that is used
+  int core_count = 1;
+  int thread_count = 1;
+  int64_t memory_bytes = 0, swap_bytes = 0;
+  std::optional<int64_t> memory_setting_bytes;
+  Identity identity;
+  bool is_service = false;  // the identity is that of the systemd service, whose sandbox applies
+  std::vector<PlaceFact> places;
+  int64_t model_file_count = 0;
+  uint64_t memlock_bytes = 0, descriptor_count = 0;  // limits
+  std::string huge_pages;                            // "always", "madvise", "never"; empty: unknown
+  int io_uring_disabled = 0;                         // sysctl; 0 where there is none
+  int overcommit = 0;
+  bool has_pressure = true;  // /proc/pressure/memory
+  int64_t dense_bytes = 0;
+  std::optional<MemoryPlan> plan;   // unset: refused
+  std::optional<Error> plan_error;  // then this says why, the model's fault included
+  TokenCost cost;
+  std::optional<MachineSpeed> speed;  // where it was measured
+};
+
+enum class Severity { note, warning, error };
+std::string_view to_string(Severity severity);
+
+struct Finding {
+  Severity severity = Severity::note;
+  ErrorKind kind = ErrorKind::config;  // the exit code, of an error
+  std::string what;
+  std::string remedy;  // empty: nothing to do
+};
+
+// The gravest first.
+std::vector<Finding> examine(const MachineFacts& facts);
+// 0 where no finding is an error; otherwise that of the first one.
+int exit_code_of(const std::vector<Finding>& findings);
+
+std::string findings_text(const std::vector<Finding>& findings);
+Json findings_json(const std::vector<Finding>& findings);
+
+// Hardware, model, sum and expected speed.
+std::string plan_text(const MachineFacts& facts);
+Json plan_json(const MachineFacts& facts);
+
+}  // namespace glmd

@@ -1,0 +1,213 @@
+#include "doctor_facts.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "platform/cpu.h"
+#include "platform/file.h"
+#include "served_model.h"
+#include "storage/dense_weights.h"
+
+namespace glmd {
+namespace {
+
+constexpr const char* service_user = "glmd";
+constexpr const char* state_folder = "/var/lib/glmd";
+
+// Files of /proc and /sys say nothing of their size, so they are read as streams.
+std::string read_line_after(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t begin = line.find_first_not_of(" \t:", key.size());
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+int64_t number_in(const std::string& text) {
+  int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// "always [madvise] never" -> "madvise"
+std::string chosen_word(const std::string& text) {
+  const size_t begin = text.find('['), end = text.find(']');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return text.substr(begin + 1, end - begin - 1);
+}
+
+uint64_t soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 ? static_cast<uint64_t>(limit.rlim_cur) : 0;
+}
+
+Identity identity_of(const passwd& entry) {
+  Identity identity{entry.pw_name, entry.pw_uid, {}};
+  int count = 64;
+  identity.groups.resize(static_cast<size_t>(count));
+  if (getgrouplist(entry.pw_name, entry.pw_gid, identity.groups.data(), &count) < 0) count = 0;
+  identity.groups.resize(static_cast<size_t>(count));
+  return identity;
+}
+
+Identity own_identity() {
+  if (const passwd* entry = getpwuid(geteuid())) return identity_of(*entry);
+  return {std::to_string(geteuid()), geteuid(), {getegid()}};
+}
+
+std::string name_of_file_system(int64_t type) {
+  constexpr std::array<std::pair<int64_t, const char*>, 9> names = {{{0xEF53, "ext4"},
+                                                                     {0x58465342, "xfs"},
+                                                                     {0x9123683E, "btrfs"},
+                                                                     {0x01021994, "tmpfs"},
+                                                                     {0x794c7630, "overlay"},
+                                                                     {0x6969, "nfs"},
+                                                                     {0x65735546, "fuse"},
+                                                                     {0x01021997, "9p"},
+                                                                     {0xFF534D42, "cifs"}}};
+  for (const auto& [number, name] : names) {
+    if (number == type) return name;
+  }
+  return fmt::format("file system {:#x}", type);
+}
+
+FileFact fact_of(const std::string& path) {
+  FileFact fact;
+  fact.path = path;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return fact;
+  fact.exists = true;
+  fact.mode = status.st_mode & 07777;
+  fact.uid = status.st_uid;
+  fact.gid = status.st_gid;
+  return fact;
+}
+
+// Bytes that one token moves: of the embedding it looks up one row, all else that is dense it
+// reads.
+TokenCost cost_of(const Container& container, int64_t dense_bytes) {
+  TokenCost cost;
+  cost.dense_bytes = dense_bytes;
+  if (const Tensor* embedding = container.find("embedding")) cost.dense_bytes -= embedding->bytes;
+  const CheckpointConfig& config = container.checkpoint();
+  int64_t experts_bytes = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const Tensor* expert = container.find(fmt::format("layers.{}.experts.0", layer));
+    if (expert == nullptr) continue;
+    cost.experts += config.experts_per_token;
+    cost.expert_count += config.n_routed_experts;
+    experts_bytes += config.n_routed_experts * expert->bytes;
+  }
+  if (cost.expert_count > 0) cost.expert_bytes = experts_bytes / cost.expert_count;
+  return cost;
+}
+
+void add_container(const Container& container, MachineFacts& facts) {
+  PlaceFact& model = facts.places.front();
+  for (const std::string& file : container.files()) model.contents.push_back(fact_of(file));
+  facts.model_file_count = std::ssize(container.files());
+  if (!container.files().empty()) {
+    const Result<File> file = File::open_direct(container.files().front());
+    if (file.ok()) model.has_direct = file.value().is_direct();
+  }
+  facts.dense_bytes = DenseWeights::bytes_needed(container);
+  facts.cost = cost_of(container, facts.dense_bytes);
+}
+
+}  // namespace
+
+MachineFacts gather_machine(const Settings& settings, const std::string& root) {
+  MachineFacts facts;
+  facts.processor = read_line_after(root + "/proc/cpuinfo", "model name");
+  utsname names{};
+  if (uname(&names) == 0) facts.kernel_release = names.release;
+  facts.core_count = physical_core_count(root);
+  if (const KernelTable* kernels = find_kernels(settings.kernels.c_str())) {
+    facts.kernels = kernels->name;
+  }
+  facts.thread_count = settings.threads.value_or(facts.core_count);
+  facts.memory_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "MemTotal:"));
+  facts.swap_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "SwapTotal:"));
+  facts.memory_setting_bytes = settings.memory_bytes;
+  facts.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
+  facts.descriptor_count = soft_limit(RLIMIT_NOFILE);
+  facts.huge_pages =
+      chosen_word(read_line_after(root + "/sys/kernel/mm/transparent_hugepage/enabled", ""));
+  facts.io_uring_disabled =
+      static_cast<int>(number_in(read_line_after(root + "/proc/sys/kernel/io_uring_disabled", "")));
+  facts.overcommit =
+      static_cast<int>(number_in(read_line_after(root + "/proc/sys/vm/overcommit_memory", "")));
+  facts.has_pressure = path_exists(root + "/proc/pressure/memory");
+
+  facts.identity = own_identity();
+  const passwd* service = geteuid() == 0 ? getpwnam(service_user) : nullptr;
+  if (service != nullptr) {
+    facts.identity = identity_of(*service);
+    facts.is_service = true;
+  }
+  PlaceFact socket =
+      gather_place("socket", std::filesystem::path(settings.socket).parent_path().string());
+  socket.is_required = false;
+  // systemd makes the service's socket and hands it over.
+  socket.is_written = !facts.is_service && std::getenv("LISTEN_FDS") == nullptr;
+  facts.places.push_back(std::move(socket));
+  PlaceFact state = gather_place("state", state_folder);
+  state.is_required = false;
+  facts.places.push_back(std::move(state));
+  return facts;
+}
+
+PlaceFact gather_place(std::string purpose, const std::string& path) {
+  PlaceFact place;
+  place.purpose = std::move(purpose);
+  std::error_code failure;
+  std::filesystem::path whole = std::filesystem::weakly_canonical(path, failure);
+  if (failure || whole.empty()) whole = path.empty() ? "." : path;
+  std::filesystem::path folder;
+  for (const auto& part : whole) {
+    folder /= part;
+    place.folders.push_back(fact_of(folder.string()));
+  }
+  if (place.folders.empty()) place.folders.push_back(fact_of(path));
+  struct statfs status {};
+  if (::statfs(whole.c_str(), &status) == 0) {
+    place.file_system = name_of_file_system(static_cast<int64_t>(status.f_type));
+    place.free_bytes = static_cast<int64_t>(status.f_bavail) * status.f_bsize;
+  }
+  return place;
+}
+
+MachineFacts gather_facts(const Settings& settings, const std::string& model_folder,
+                          const Result<Container>& container) {
+  MachineFacts facts = gather_machine(settings);
+  facts.places.insert(facts.places.begin(), gather_place("model", model_folder));
+  if (!container.ok()) {
+    facts.plan_error = container.error();
+    return facts;
+  }
+  add_container(container.value(), facts);
+  Result<MemoryPlan> plan = plan_model(container.value(), settings);
+  if (plan.ok()) {
+    facts.plan = std::move(plan).value();
+  } else {
+    facts.plan_error = plan.error();
+  }
+  return facts;
+}
+
+}  // namespace glmd

@@ -1,0 +1,20 @@
+// Gathers what `glmd --plan` and `--doctor` judge: reads small files and asks the kernel, measures
+// nothing, changes nothing.
+#pragma once
+
+#include "doctor.h"
+#include "settings.h"
+#include "storage/container.h"
+
+namespace glmd {
+
+// Hardware, kernel, identity, and the places of the settings. `root` is put in front of /proc and
+// /sys (tests). Root judges as the service's user where that exists, others as themselves.
+MachineFacts gather_machine(const Settings& settings, const std::string& root = "");
+// A folder with everything above it.
+PlaceFact gather_place(std::string purpose, const std::string& path);
+// All of it, with the model that is served and its memory plan, whether or not they are sound.
+MachineFacts gather_facts(const Settings& settings, const std::string& model_folder,
+                          const Result<Container>& container);
+
+}  // namespace glmd

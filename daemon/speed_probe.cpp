@@ -1,0 +1,103 @@
+#include "speed_probe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "platform/aligned_memory.h"
+#include "platform/clock.h"
+#include "platform/parallel.h"
+#include "storage/thread_reader.h"
+
+namespace glmd {
+namespace {
+
+constexpr int reader_threads = 8;
+constexpr int64_t disk_time_ns = 700'000'000, memory_time_ns = 200'000'000;
+constexpr int64_t memory_bytes_per_thread = int64_t{64} << 20;  // beyond what caches keep
+
+std::vector<const Tensor*> experts_of(const Container& container) {
+  std::vector<const Tensor*> experts;
+  for (const auto& [name, tensor] : container.tensors()) {
+    if (tensor.layout == TensorLayout::expert) experts.push_back(&tensor);
+  }
+  return experts;
+}
+
+// Experts in random order, two for each reading thread under way.
+Result<double> measure_disk(const Container& container) {
+  const std::vector<const Tensor*> experts = experts_of(container);
+  if (experts.empty()) return 0.0;
+  const auto widest =
+      std::max_element(experts.begin(), experts.end(),
+                       [](const Tensor* a, const Tensor* b) { return a->bytes < b->bytes; });
+  constexpr int64_t depth = 2 * reader_threads;
+  AlignedMemory targets = TRY(AlignedMemory::allocate(depth * (*widest)->bytes));
+  const auto reader = TRY(ThreadReader::open(container.files(), reader_threads));
+  std::mt19937_64 random(1);
+  std::vector<int64_t> bytes_under_way(depth);
+  const auto submit = [&](uint64_t place) {
+    const Tensor& expert = *experts[random() % experts.size()];
+    bytes_under_way[place] = expert.bytes;
+    reader->submit({.file = expert.file,
+                    .offset = expert.offset,
+                    .bytes = expert.bytes,
+                    .target = targets.data() + static_cast<int64_t>(place) * (*widest)->bytes,
+                    .tag = place});
+  };
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.now_ns();
+  for (uint64_t place = 0; place < depth; ++place) submit(place);
+  int64_t bytes = 0;
+  while (reader->outstanding() > 0) {
+    ReadCompletion completion = reader->wait();
+    TRY(std::move(completion.result));
+    bytes += bytes_under_way[completion.tag];
+    if (clock.now_ns() - begin_ns < disk_time_ns) submit(completion.tag);
+  }
+  return static_cast<double>(bytes) * 1e9 / static_cast<double>(clock.now_ns() - begin_ns);
+}
+
+uint64_t sum_of(const uint64_t* words, int64_t count) {
+  uint64_t sums[8] = {};
+  for (int64_t i = 0; i + 8 <= count; i += 8) {
+    for (int64_t lane = 0; lane < 8; ++lane) sums[lane] += words[i + lane];
+  }
+  uint64_t sum = 0;
+  for (const uint64_t part : sums) sum += part;
+  return sum;
+}
+
+Result<double> measure_memory(int threads) {
+  const int64_t bytes = memory_bytes_per_thread * threads;
+  AlignedMemory memory = TRY(AlignedMemory::allocate(bytes));
+  Team team(threads);
+  const auto words = static_cast<int64_t>(bytes / sizeof(uint64_t));
+  auto* data = reinterpret_cast<uint64_t*>(memory.data());
+  team.run(words, 512, [&](int64_t begin, int64_t end, int) {
+    std::fill(data + begin, data + end, uint64_t{1});
+  });
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.now_ns();
+  std::atomic<uint64_t> sum{0};
+  int64_t passes = 0;
+  while (clock.now_ns() - begin_ns < memory_time_ns) {
+    team.run(words, 512,
+             [&](int64_t begin, int64_t end, int) { sum += sum_of(data + begin, end - begin); });
+    ++passes;
+  }
+  const auto ns = static_cast<double>(clock.now_ns() - begin_ns);
+  CHECK(sum == static_cast<uint64_t>(words * passes));
+  return static_cast<double>(bytes * passes) * 1e9 / ns;
+}
+
+}  // namespace
+
+Result<MachineSpeed> measure_speed(const Container& container, int threads) {
+  MachineSpeed speed;
+  speed.disk_bytes_per_s = TRY_CONTEXT(measure_disk(container), "measure the disk");
+  speed.memory_bytes_per_s = TRY_CONTEXT(measure_memory(threads), "measure the memory");
+  return speed;
+}
+
+}  // namespace glmd

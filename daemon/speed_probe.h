@@ -1,0 +1,14 @@
+// Measures for about a second what planning needs: how fast whole experts come from disk, by the
+// reads that serving uses, and how fast the team reads memory.
+#pragma once
+
+#include "platform/result.h"
+#include "speed_estimate.h"
+#include "storage/container.h"
+
+namespace glmd {
+
+// The disk's speed is 0 where a container has no experts.
+Result<MachineSpeed> measure_speed(const Container& container, int threads);
+
+}  // namespace glmd

@@ -1,0 +1,232 @@
+#include "doctor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "doctor_facts.h"
+#include "tests/support/temporary_folder.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr int64_t gib = int64_t{1} << 30;
+
+FileFact file(std::string path, uint32_t mode, uid_t uid = 0, gid_t gid = 0) {
+  return {.path = std::move(path), .exists = true, .mode = mode, .uid = uid, .gid = gid};
+}
+
+// A machine on which nothing is wrong.
+MachineFacts sound_machine() {
+  MachineFacts facts;
+  facts.processor = "Processor";
+  facts.kernels = "avx2";
+  facts.core_count = facts.thread_count = 8;
+  facts.memory_bytes = 64 * gib;
+  facts.identity = {"glmd", 999, {999}};
+  facts.places = {{.purpose = "model",
+                   .folders = {file("/", 0755), file("/srv", 0755), file("/srv/m", 0755)},
+                   .contents = {file("/srv/m/dense.safetensors", 0644)},
+                   .file_system = "ext4",
+                   .has_direct = true,
+                   .free_bytes = gib}};
+  facts.model_file_count = 80;
+  facts.memlock_bytes = ~uint64_t{0};
+  facts.descriptor_count = 65536;
+  facts.huge_pages = "madvise";
+  facts.dense_bytes = 11 * gib;
+  facts.plan = MemoryPlan{.budget_bytes = 56 * gib,
+                          .budget_source = "MemAvailable x 0.88",
+                          .dense_bytes = 11 * gib,
+                          .arena_bytes = 40 * gib,
+                          .experts_bytes = 358 * gib};
+  facts.cost = {
+      .dense_bytes = 10 * gib, .expert_bytes = 20'054'016, .experts = 600, .expert_count = 19'200};
+  facts.speed = MachineSpeed{.disk_bytes_per_s = 7e9, .memory_bytes_per_s = 75e9};
+  return facts;
+}
+
+// The findings of a machine that differs in one thing.
+std::string findings_after(const std::function<void(MachineFacts&)>& change) {
+  MachineFacts facts = sound_machine();
+  change(facts);
+  return findings_text(examine(facts));
+}
+
+TEST(Doctor, a_sound_machine_has_no_findings) {
+  const std::vector<Finding> findings = examine(sound_machine());
+  EXPECT_THAT(findings, IsEmpty());
+  EXPECT_EQ(exit_code_of(findings), 0);
+  EXPECT_EQ(findings_text(findings), "nothing is wrong\n");
+}
+
+TEST(Doctor, every_parent_folder_is_tried_as_the_user_of_the_service) {
+  MachineFacts facts = sound_machine();
+  facts.places[0].folders[1].mode = 0750;
+  std::vector<Finding> findings = examine(facts);
+  EXPECT_THAT(findings_text(findings),
+              HasSubstr("error: model: user glmd may not enter /srv (mode 0750, owner 0)\n"
+                        "  remedy: chmod o+x /srv"));
+  EXPECT_EQ(exit_code_of(findings), 77);
+  facts.places[0].folders[1].gid = 999;
+  EXPECT_THAT(examine(facts), IsEmpty()) << "as a member of its group";
+  facts.places[0].folders[1] = file("/srv", 0070, 999, 999);
+  EXPECT_EQ(exit_code_of(examine(facts)), 77) << "the owner's bits come first";
+  facts.identity = {"root", 0, {}};
+  EXPECT_THAT(examine(facts), IsEmpty());
+}
+
+TEST(Doctor, files_must_be_there_and_readable) {
+  MachineFacts facts = sound_machine();
+  facts.places[0].contents[0].mode = 0600;
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("error: model: user glmd may not read /srv/m/dense.safetensors"));
+  facts.places[0].contents[0].exists = false;
+  EXPECT_EQ(exit_code_of(examine(facts)), 66);
+}
+
+TEST(Doctor, a_missing_model_is_said_once) {
+  MachineFacts facts = sound_machine();
+  facts.places[0].folders[2].exists = false;
+  facts.plan.reset();
+  facts.plan_error = Error{ErrorKind::not_found, "/srv/m: no container"};
+  EXPECT_EQ(examine(facts).size(), 1u);
+  EXPECT_EQ(exit_code_of(examine(facts)), 66);
+}
+
+TEST(Doctor, a_folder_that_is_written_must_be_writable_and_have_room) {
+  const PlaceFact state{.purpose = "state",
+                        .folders = {file("/", 0755), file("/state", 0755)},
+                        .is_required = false,
+                        .is_written = true,
+                        .free_bytes = 5};
+  const std::string text = findings_after([&](MachineFacts& f) { f.places.push_back(state); });
+  EXPECT_THAT(text, HasSubstr("warning: state: user glmd may not write in /state"));
+  EXPECT_THAT(text, HasSubstr("state: 5 bytes are free"));
+}
+
+TEST(Doctor, the_service_does_not_see_home) {
+  const auto at_home = [](MachineFacts& f) {
+    f.is_service = true;
+    f.places[0].folders.back().path = "/home/alice/m";
+  };
+  EXPECT_THAT(findings_after(at_home), HasSubstr("the service does not see /home/alice/m"));
+}
+
+TEST(Doctor, a_refused_plan_is_an_error_with_its_sum) {
+  MachineFacts facts = sound_machine();
+  facts.plan.reset();
+  facts.plan_error = Error{ErrorKind::no_memory, "memory: wanted 2, got 1"};
+  const std::vector<Finding> findings = examine(facts);
+  EXPECT_EQ(exit_code_of(findings), 75);
+  EXPECT_THAT(findings_text(findings), HasSubstr("memory: wanted 2, got 1"));
+}
+
+TEST(Doctor, each_shortcoming_is_named_with_a_remedy) {
+  const struct {
+    const char* wanted;
+    std::function<void(MachineFacts&)> change;
+  } cases[] = {
+      {"plain C++", [](MachineFacts& f) { f.kernels = "scalar"; }},
+      {"threads: 16 threads on 8 cores", [](MachineFacts& f) { f.thread_count = 16; }},
+      {"are set, 60129542144 are the limit: MemAvailable",
+       [](MachineFacts& f) { f.memory_setting_bytes = 60 * gib; }},
+      {"of the experts fit", [](MachineFacts& f) { f.plan->arena_bytes = gib; }},
+      {"warning: memory lock",
+       [](MachineFacts& f) {
+         f.memlock_bytes = 8 << 20;
+         f.swap_bytes = gib;
+       }},
+      {"note: memory lock", [](MachineFacts& f) { f.memlock_bytes = 8 << 20; }},
+      {"open files: the limit is 256", [](MachineFacts& f) { f.descriptor_count = 256; }},
+      {"huge pages: never", [](MachineFacts& f) { f.huge_pages = "never"; }},
+      {"overcommit", [](MachineFacts& f) { f.overcommit = 2; }},
+      {"io_uring_disabled is 2", [](MachineFacts& f) { f.io_uring_disabled = 2; }},
+      {"/proc/pressure/memory is missing", [](MachineFacts& f) { f.has_pressure = false; }},
+      {"no direct reads",
+       [](MachineFacts& f) {
+         f.places[0].has_direct = false;
+         f.places[0].file_system = "tmpfs";
+       }},
+      {"experts come at 0.20 GB/s", [](MachineFacts& f) { f.speed->disk_bytes_per_s = 2e8; }},
+  };
+  for (const auto& c : cases) {
+    const std::string text = findings_after(c.change);
+    EXPECT_THAT(text, HasSubstr(c.wanted));
+    EXPECT_THAT(text, HasSubstr("remedy: ")) << c.wanted;
+    EXPECT_THAT(text, Not(HasSubstr("error"))) << c.wanted;
+  }
+}
+
+TEST(Doctor, limits_of_a_shell_say_nothing_of_the_service) {
+  EXPECT_EQ(findings_after([](MachineFacts& f) {
+              f.is_service = true;
+              f.memlock_bytes = f.descriptor_count = 1;
+            }),
+            "nothing is wrong\n");
+}
+
+TEST(Doctor, the_gravest_finding_comes_first) {
+  MachineFacts facts = sound_machine();
+  facts.has_pressure = false;
+  facts.kernels = "scalar";
+  facts.places[0].contents[0].exists = false;
+  const std::vector<Finding> findings = examine(facts);
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_EQ(findings[0].severity, Severity::error);
+  EXPECT_EQ(findings[1].severity, Severity::warning);
+  EXPECT_EQ(findings[2].severity, Severity::note);
+}
+
+TEST(Doctor, the_plan_names_hardware_model_sum_and_expected_speed) {
+  const std::string text = plan_text(sound_machine());
+  for (const char* part :
+       {"Processor, 8 cores", "64.0 GiB", "/srv/m on ext4, direct reads", "19200 of 20054016 bytes",
+        "expert arena", "memory 75.0 GB/s", "bound by disk"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const Json json = plan_json(sound_machine());
+  EXPECT_EQ(json.find("expected")->find("bound")->as_string(), "disk");
+  EXPECT_EQ(json.find("memory")->find("arena_bytes")->as_integer(), 40 * gib);
+}
+
+TEST(Doctor, a_place_is_looked_at_from_the_root_down) {
+  const TemporaryFolder folder;
+  const PlaceFact place = gather_place("model", folder / "absent");
+  ASSERT_GE(place.folders.size(), 3u);
+  EXPECT_EQ(place.folders.front().path, "/");
+  EXPECT_TRUE(place.folders[place.folders.size() - 2].exists);
+  EXPECT_FALSE(place.folders.back().exists);
+  EXPECT_EQ(place.folders.back().path, folder / "absent");
+}
+
+TEST(Doctor, the_machine_is_read_from_proc_and_sys) {
+  const TemporaryFolder root;
+  const auto put = [&](const std::string& path, const std::string& content) {
+    std::filesystem::create_directories(std::filesystem::path(root / path).parent_path());
+    std::ofstream(root / path) << content;
+  };
+  put("proc/cpuinfo", "processor : 0\nmodel name\t: Some CPU @ 3 GHz\n");
+  put("proc/meminfo", "MemTotal:  1000 kB\nSwapTotal:     10 kB\n");
+  put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  put("proc/sys/kernel/io_uring_disabled", "2\n");
+  put("proc/sys/vm/overcommit_memory", "1\n");
+  const MachineFacts facts = gather_machine(Settings(), root / "");
+  EXPECT_EQ(facts.processor, "Some CPU @ 3 GHz");
+  EXPECT_EQ(facts.memory_bytes, 1'024'000);
+  EXPECT_EQ(facts.swap_bytes, 10'240);
+  EXPECT_EQ(facts.huge_pages, "never");
+  EXPECT_EQ(facts.io_uring_disabled, 2);
+  EXPECT_EQ(facts.overcommit, 1);
+  EXPECT_FALSE(facts.has_pressure);
+}
+
+}  // namespace
+}  // namespace glmd
