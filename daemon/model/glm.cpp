@@ -88,7 +88,8 @@ class GlmPass : public ForwardPass {
   bool is_stream() const { return static_cast<int64_t>(rows_.size()) >= stream_rows_min; }
   void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
   void fill_angles();
-  void norm_rows(const float* x, const float* weight, float* out);
+  void norm_rows(const float* weight, float* out);  // of the residual stream
+  void add_update();
   Result<void> run_layer_body(int64_t layer);
   void tell_observers(int64_t layer);
   Result<void> run_routed(int64_t layer);
@@ -115,9 +116,11 @@ void GlmPass::fill_angles() {
   const auto count = static_cast<int64_t>(rows_.size());
   float* cos = grown(workspace_->cos, count * pairs);
   float* sin = grown(workspace_->sin, count * pairs);
-  for (int64_t row = 0; row < count; ++row) {
-    model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
-  }
+  model_.team_.run(count, 8, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
+    }
+  });
 }
 
 void GlmPass::start(std::vector<BatchPart> parts) {
@@ -184,14 +187,25 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
            width);
 }
 
-void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
+void GlmPass::norm_rows(const float* weight, float* out) {
   const int64_t width = model_.config_.hidden_size;
   const auto eps = static_cast<float>(model_.config_.rms_norm_eps);
   const KernelTable& kernels = *model_.options_.kernels;
+  const float* hidden = workspace_->hidden.data();
   model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels.rms_norm(x + row * width, weight, width, eps, out + row * width);
+      kernels.rms_norm(hidden + row * width, weight, width, eps, out + row * width);
     }
+  });
+}
+
+void GlmPass::add_update() {
+  const int64_t width = model_.config_.hidden_size;
+  float* hidden = workspace_->hidden.data();
+  const float* update = workspace_->update.data();
+  model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
+    model_.options_.kernels->add_scaled(hidden + begin * width, update + begin * width, 1.0F,
+                                        (end - begin) * width);
   });
 }
 
@@ -218,17 +232,19 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   const Compute compute = model_.compute();
   const auto row_count = static_cast<int64_t>(rows_.size());
   const int64_t width = config.hidden_size, count = row_count * width;
-  float* hidden = workspace.hidden.data();
+  StepTimes* times = workspace.times;
   float* normed = grown(workspace.normed, count);
 
-  norm_rows(hidden, weights.input_norm, normed);
+  norm_rows(weights.input_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
+  mark(times, StepPart::rest);
   run_attention(compute, config, model_.latent_norm_eps_, weights, layer, model_.pool_->layout(),
                 rows_, workspace);
-  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
 
-  norm_rows(hidden, weights.post_attention_norm, normed);
+  add_update();
+  norm_rows(weights.post_attention_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
+  mark(times, StepPart::rest);
   if (weights.routed) {
     TRY(run_routed(layer));
   } else {
@@ -237,8 +253,10 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
     run_feed_forward(compute, {&dense, 1},
                      workspace.normed_rows.for_format(compute, mlp.gate_up.format),
                      workspace.experts, grown(workspace.update, count), width);
+    mark(times, StepPart::dense_mlp);
   }
-  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
+  add_update();
+  mark(times, StepPart::rest);
   return {};
 }
 
@@ -278,7 +296,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
   const int64_t width = model_.config_.hidden_size, vocabulary = model_.config_.vocabulary;
   Workspace& workspace = *workspace_;
   float* final_hidden = grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
-  norm_rows(workspace.hidden.data(), norm, final_hidden);
+  norm_rows(norm, final_hidden);
 
   std::vector<int64_t> wanted;
   for (Part& part : parts_) {
@@ -298,6 +316,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
                 static_cast<size_t>(width) * sizeof(float));
   }
   float* logits = grown(workspace.logits, wanted_count * vocabulary);
+  mark(workspace.times, StepPart::rest);
   if (wanted_count > 0) {
     workspace.normed_rows.set(packed, width, wanted_count, width);
     multiply(model_.compute(), head, workspace.normed_rows, logits, vocabulary);
@@ -306,6 +325,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
                    [](float logit) { return std::isfinite(logit); })) {
     return error(ErrorKind::internal, "output head: a logit is not finite");
   }
+  mark(workspace.times, StepPart::head);
   is_done_ = true;
   return {};
 }
@@ -367,7 +387,7 @@ std::span<const float> GlmPass::hidden(int64_t index) const {
 GlmModel::GlmModel(const ModelOptions& options, CheckpointConfig config)
     : options_(options),
       config_(std::move(config)),
-      team_(options.threads),
+      team_(options.threads, options.processors),
       rotary_(config_.rope_theta, config_.qk_rope_head_dim),
       look_ahead_(options.look_ahead) {}
 
@@ -447,7 +467,11 @@ Result<std::unique_ptr<SequenceState>> GlmModel::new_sequence(int64_t tokens_max
 }
 
 std::unique_ptr<Workspace> GlmModel::take_workspace() {
-  if (workspaces_.empty()) return std::make_unique<Workspace>();
+  if (workspaces_.empty()) {
+    auto workspace = std::make_unique<Workspace>();
+    workspace->times = options_.times;
+    return workspace;
+  }
   std::unique_ptr<Workspace> workspace = std::move(workspaces_.back());
   workspaces_.pop_back();
   return workspace;

@@ -9,6 +9,7 @@
 #include "model/layers/router.h"
 #include "model/linear.h"
 #include "model/sequence_state.h"
+#include "model/step_times.h"
 #include "platform/grown.h"
 
 namespace glmd {
@@ -21,6 +22,8 @@ struct PassRow {
 };
 
 struct Workspace {
+  StepTimes* times = nullptr;
+
   std::vector<float> hidden;    // [rows][hidden]: the residual stream
   std::vector<float> normed;    // [rows][hidden]
   std::vector<float> cos, sin;  // [rows][rope / 2]

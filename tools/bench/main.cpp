@@ -3,6 +3,7 @@
 
 #include "bench_attention.h"
 #include "bench_kernels.h"
+#include "bench_step.h"
 #include "bench_reads.h"
 #include "bench_stream.h"
 
@@ -12,6 +13,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),
+      glmd::add_step_command(app),
       glmd::add_attention_command(app),
       glmd::add_reads_command(app),
       glmd::add_stream_command(app),

@@ -1,6 +1,7 @@
 #include "model/layers/mixture_of_experts.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "experts/look_ahead.h"
@@ -22,16 +23,22 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
                         .groups_kept = config.topk_group,
                         .is_normalised = config.norm_topk_prob,
                         .scale = static_cast<float>(config.routed_scaling_factor)};
-  for (int64_t row = 0; row < row_count; ++row) {
-    float* row_scores = scores + row * experts;
-    if (!std::all_of(row_scores, row_scores + experts, [](float z) { return std::isfinite(z); })) {
-      return error(ErrorKind::internal, "router: a score is not finite");
+  std::atomic<bool> is_finite{true};
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* row_scores = scores + row * experts;
+      if (!std::all_of(row_scores, row_scores + experts,
+                       [](float z) { return std::isfinite(z); })) {
+        is_finite = false;
+        return;
+      }
+      compute.kernels.sigmoid(row_scores, experts, row_scores);
+      select_experts(rule, {row_scores, static_cast<size_t>(experts)},
+                     {weights.bias, static_cast<size_t>(experts)},
+                     {choices + row * chosen, static_cast<size_t>(chosen)});
     }
-    compute.kernels.sigmoid(row_scores, experts, row_scores);
-    select_experts(rule, {row_scores, static_cast<size_t>(experts)},
-                   {weights.bias, static_cast<size_t>(experts)},
-                   {choices + row * chosen, static_cast<size_t>(chosen)});
-  }
+  });
+  if (!is_finite) return error(ErrorKind::internal, "router: a score is not finite");
   return {};
 }
 
@@ -157,6 +164,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   const int64_t chosen = config.experts_per_token;
   TRY(route(compute, config, weights, workspace.normed_rows, row_count, workspace.router_scores,
             workspace.choices));
+  mark(workspace.times, StepPart::router);
   if (routed.routing != nullptr) {
     for (int64_t row = 0; row < row_count; ++row) {
       routed.routing->choose(
@@ -174,12 +182,15 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
                         .pace = routed.pace,
                         .works = works,
                         .meanwhile = [&] {
+                          mark(workspace.times, StepPart::experts);
                           run_shared(compute, config, routed.weights, row_count, workspace);
+                          mark(workspace.times, StepPart::shared_expert);
                           if (routed.next != nullptr)
                             read_ahead(compute, config, routed, cache, rows, workspace);
                         }};
   TRY(run_experts(cache, compute, step, input, workspace.experts, outputs));
   combine(compute, config, row_count, workspace);
+  mark(workspace.times, StepPart::experts);
   return {};
 }
 

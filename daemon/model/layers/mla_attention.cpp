@@ -14,18 +14,21 @@ void store_keys(const Compute& compute, const CheckpointConfig& config, float la
                 std::span<const PassRow> rows, Workspace& workspace) {
   const int64_t latent = config.kv_lora_rank, width = layout.key_width;
   const int64_t pairs = config.qk_rope_head_dim / 2;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    float* key = workspace.key_raw.data() + static_cast<int64_t>(row) * width;
-    const int64_t angle = static_cast<int64_t>(row) * pairs;
-    compute.kernels.rms_norm(key, weights.kv_a_norm, latent, latent_norm_eps, key);
-    compute.kernels.rotate(key + latent, &workspace.cos[angle], &workspace.sin[angle], pairs);
-    uint8_t* cached = rows[row].sequence->key_at(layer, rows[row].position);
-    if (layout.element_bytes == 4) {
-      std::memcpy(cached, key, static_cast<size_t>(width) * sizeof(float));
-    } else {
-      compute.kernels.to_f16(key, width, reinterpret_cast<uint16_t*>(cached));
+  const auto row_count = static_cast<int64_t>(rows.size());
+  compute.team.run(row_count, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* key = workspace.key_raw.data() + row * width;
+      const int64_t angle = row * pairs;
+      compute.kernels.rms_norm(key, weights.kv_a_norm, latent, latent_norm_eps, key);
+      compute.kernels.rotate(key + latent, &workspace.cos[angle], &workspace.sin[angle], pairs);
+      uint8_t* cached = rows[row].sequence->key_at(layer, rows[row].position);
+      if (layout.element_bytes == 4) {
+        std::memcpy(cached, key, static_cast<size_t>(width) * sizeof(float));
+      } else {
+        compute.kernels.to_f16(key, width, reinterpret_cast<uint16_t*>(cached));
+      }
     }
-  }
+  });
 }
 
 // Queries of all heads, the nope part moved into the latent space, the rope part rotated.
@@ -39,15 +42,15 @@ void make_queries(const Compute& compute, const CheckpointConfig& config,
   multiply(compute, weights.q_b, workspace.rank_rows, queries, heads * head_width);
   multiply_heads(compute, weights.k_b, heads, queries, {heads * head_width, head_width}, absorbed,
                  {heads * absorbed_width, absorbed_width}, row_count, workspace.heads);
-  for (int64_t row = 0; row < row_count; ++row) {
-    for (int64_t head = 0; head < heads; ++head) {
-      float* target = absorbed + (row * heads + head) * absorbed_width + latent;
-      std::memcpy(target, queries + (row * heads + head) * head_width + nope,
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t pair = begin * heads; pair < end * heads; ++pair) {
+      float* target = absorbed + pair * absorbed_width + latent;
+      std::memcpy(target, queries + pair * head_width + nope,
                   static_cast<size_t>(rope) * sizeof(float));
-      compute.kernels.rotate(target, &workspace.cos[row * (rope / 2)],
-                             &workspace.sin[row * (rope / 2)], rope / 2);
+      const int64_t angle = pair / heads * (rope / 2);
+      compute.kernels.rotate(target, &workspace.cos[angle], &workspace.sin[angle], rope / 2);
     }
-  }
+  });
 }
 
 // Attention over latents for all rows, cut into units of work in one of two ways that give the same
@@ -193,18 +196,26 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
   float* keys = grown(workspace.key_raw, row_count * layout.key_width);
   multiply(compute, weights.q_a, workspace.normed_rows, rank, config.q_lora_rank);
   multiply(compute, weights.kv_a, workspace.normed_rows, keys, layout.key_width);
-  for (int64_t row = 0; row < row_count; ++row) {
-    float* values = rank + row * config.q_lora_rank;
-    compute.kernels.rms_norm(values, weights.q_a_norm, config.q_lora_rank, latent_norm_eps, values);
-  }
+  mark(workspace.times, StepPart::projections);
+  compute.team.run(row_count, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* values = rank + row * config.q_lora_rank;
+      compute.kernels.rms_norm(values, weights.q_a_norm, config.q_lora_rank, latent_norm_eps,
+                               values);
+    }
+  });
   workspace.rank_rows.set(rank, config.q_lora_rank, row_count, config.q_lora_rank);
   store_keys(compute, config, latent_norm_eps, weights, layer, layout, rows, workspace);
+  mark(workspace.times, StepPart::rest);
 
   if (weights.indexer) {
     run_indexer(compute, config, *weights.indexer, layer, layout, rows, workspace);
+    mark(workspace.times, StepPart::indexer);
   }
   make_queries(compute, config, weights, row_count, workspace);
+  mark(workspace.times, StepPart::projections);
   RowAttention(compute, config, layer, layout, rows, workspace).run();
+  mark(workspace.times, StepPart::attention);
 
   float* mixed = grown(workspace.mixed, row_count * heads * v);
   multiply_heads(compute, weights.v_b, heads, workspace.latents.data(), {heads * latent, latent},
@@ -212,6 +223,7 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
   workspace.mixed_rows.set(mixed, heads * v, row_count, heads * v);
   float* update = grown(workspace.update, row_count * config.hidden_size);
   multiply(compute, weights.o, workspace.mixed_rows, update, config.hidden_size);
+  mark(workspace.times, StepPart::projections);
 }
 
 }  // namespace glmd
