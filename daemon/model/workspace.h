@@ -47,7 +47,8 @@ struct Workspace {
   std::vector<int32_t> selected;                  // [rows][index_topk], of the last full layer
   std::vector<int64_t> selected_count;            // [rows]; 0: all visible keys
 
-  std::vector<float> router_scores;   // [rows][experts]
+  std::vector<float> router_scores;  // [rows][experts]
+  std::vector<float> router_scratch;
   std::vector<Choice> choices;        // [rows][chosen]
   std::vector<float> expert_outputs;  // [rows][chosen][hidden]
   ExpertScratch experts;

@@ -19,6 +19,8 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
                         .groups_kept = config.topk_group,
                         .is_normalised = config.norm_topk_prob,
                         .scale = static_cast<float>(config.routed_scaling_factor)};
+  const int64_t scratch_floats = router_scratch_floats(rule);
+  float* scratch = grown(workspace.router_scratch, scratch_floats);
   for (int64_t row = 0; row < row_count; ++row) {
     float* row_scores = scores + row * experts;
     if (!std::all_of(row_scores, row_scores + experts, [](float z) { return std::isfinite(z); })) {
@@ -27,6 +29,7 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
     compute.kernels.sigmoid(row_scores, experts, row_scores);
     select_experts(rule, {row_scores, static_cast<size_t>(experts)},
                    {weights.bias, static_cast<size_t>(experts)},
+                   {scratch, static_cast<size_t>(scratch_floats)},
                    {workspace.choices.data() + row * chosen, static_cast<size_t>(chosen)});
   }
   return {};
