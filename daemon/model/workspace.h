@@ -51,6 +51,7 @@ struct Workspace {
   std::vector<int64_t> selected_count;            // [rows]; 0: all visible keys
 
   std::vector<float> router_scores;   // [rows][experts]
+  std::vector<float> router_scratch;  // per thread
   std::vector<Choice> choices;        // [rows][chosen]
   std::vector<float> expert_outputs;  // [rows][chosen][hidden]
   std::vector<float> guess_state;     // [rows][hidden]: what the next layer's router may see

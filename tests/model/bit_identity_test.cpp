@@ -50,6 +50,26 @@ TEST_P(BitIdentity, steps_threads_arena_and_kernels_never_change_a_bit) {
   }
 }
 
+// A row of more than one span of keys: alone it is cut at spans, among others it is not.
+TEST(BitIdentityOfSpans, a_team_that_shares_the_keys_of_a_row_never_changes_a_bit) {
+  const ReferenceModel reference = read_reference("groups");  // without selection
+  const TemporaryFolder folder;
+  const Container container = convert_and_open(oracle_folder("groups"), folder / "container",
+                                               Policy::q8, Policy::q8, reference.latent_norm_eps);
+  const std::vector<int32_t>& some = reference.cases.back().ids;
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < attention_span_keys + 70; ++i) ids.push_back(some[i * 7 % some.size()]);
+  const Logits whole = logits_of(container, ids, {.threads = 1});
+  for (const int threads : {1, 2}) {
+    for (const int64_t step_rows : {int64_t{1}, int64_t{400}}) {
+      const Logits got = logits_of(container, ids, {.threads = threads, .step_rows = step_rows});
+      SCOPED_TRACE(testing::Message() << threads << " threads, steps of " << step_rows);
+      ASSERT_EQ(got.main.size(), whole.main.size());
+      EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(models, BitIdentity,
                          testing::Combine(testing::Values("base", "fp8", "odd", "groups"),
                                           testing::Values(Policy::exact, Policy::nl4, Policy::q8)));

@@ -1,7 +1,10 @@
 // Rules of single layers that the oracles cannot show: ties, groups, angles.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "model/layers/router.h"
 #include "model/rotary.h"
@@ -9,10 +12,17 @@
 namespace glmd {
 namespace {
 
+std::vector<Choice> select(const RouterRule& rule, const std::vector<float>& scores,
+                           const std::vector<float>& bias) {
+  std::vector<float> scratch(static_cast<size_t>(router_scratch_floats(rule)));
+  std::vector<Choice> choices(static_cast<size_t>(rule.chosen));
+  select_experts(rule, scores, bias, scratch, choices);
+  return choices;
+}
+
 TEST(Router, the_bias_steers_selection_but_not_the_weight) {
   const std::vector<float> scores = {0.9F, 0.5F, 0.4F}, bias = {0.0F, 0.0F, 0.3F};
-  std::vector<Choice> choices(2);
-  select_experts({.experts = 3, .chosen = 2, .scale = 2.5F}, scores, bias, choices);
+  const auto choices = select({.experts = 3, .chosen = 2, .scale = 2.5F}, scores, bias);
   EXPECT_EQ(choices[0].expert, 0);
   EXPECT_EQ(choices[1].expert, 2);
   EXPECT_FLOAT_EQ(choices[0].weight, 2.5F * 0.9F / 1.3F);
@@ -21,16 +31,26 @@ TEST(Router, the_bias_steers_selection_but_not_the_weight) {
 
 TEST(Router, ties_go_to_the_lower_expert) {
   const std::vector<float> scores(6, 0.5F), bias(6, 0.0F);
-  std::vector<Choice> choices(3);
-  select_experts({.experts = 6, .chosen = 3}, scores, bias, choices);
+  const auto choices = select({.experts = 6, .chosen = 3}, scores, bias);
   for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(choices[i].expert, i);
+}
+
+TEST(Router, choices_are_in_descending_order_as_sorting_gives_them) {
+  std::vector<float> scores, bias(256, 0.0F);
+  for (int i = 0; i < 256; ++i) scores.push_back(static_cast<float>(i * 37 % 64) / 64.0F);
+  std::vector<int32_t> sorted(256);
+  std::iota(sorted.begin(), sorted.end(), 0);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  const auto choices = select({.experts = 256, .chosen = 8}, scores, bias);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(choices[i].expert, sorted[i]);
 }
 
 TEST(Router, only_the_groups_with_the_best_pairs_are_kept) {
   // Group 0 has the best single expert, groups 1 and 2 the best pairs.
   const std::vector<float> scores = {0.9F, 0.1F, 0.6F, 0.6F, 0.7F, 0.7F}, bias(6, 0.0F);
-  std::vector<Choice> choices(2);
-  select_experts({.experts = 6, .chosen = 2, .groups = 3, .groups_kept = 2}, scores, bias, choices);
+  const auto choices =
+      select({.experts = 6, .chosen = 2, .groups = 3, .groups_kept = 2}, scores, bias);
   EXPECT_EQ(choices[0].expert, 4);
   EXPECT_EQ(choices[1].expert, 5);
 }

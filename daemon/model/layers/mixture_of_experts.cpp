@@ -12,7 +12,8 @@ namespace {
 // Scores of a layer's router for `input` and the experts they choose.
 Result<void> route(const Compute& compute, const CheckpointConfig& config,
                    const RoutedWeights& weights, ActivationRows& input, int64_t row_count,
-                   std::vector<float>& score_buffer, std::vector<Choice>& choice_buffer) {
+                   std::vector<float>& score_buffer, std::vector<Choice>& choice_buffer,
+                   Workspace& workspace) {
   const int64_t experts = config.n_routed_experts, chosen = config.experts_per_token;
   float* scores = grown(score_buffer, row_count * experts);
   Choice* choices = grown(choice_buffer, row_count * chosen);
@@ -23,8 +24,10 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
                         .groups_kept = config.topk_group,
                         .is_normalised = config.norm_topk_prob,
                         .scale = static_cast<float>(config.routed_scaling_factor)};
+  const int64_t scratch_floats = router_scratch_floats(rule);
+  float* scratch = grown(workspace.router_scratch, compute.team.thread_count() * scratch_floats);
   std::atomic<bool> is_finite{true};
-  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) {
       float* row_scores = scores + row * experts;
       if (!std::all_of(row_scores, row_scores + experts,
@@ -35,6 +38,7 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
       compute.kernels.sigmoid(row_scores, experts, row_scores);
       select_experts(rule, {row_scores, static_cast<size_t>(experts)},
                      {weights.bias, static_cast<size_t>(experts)},
+                     {scratch + thread * scratch_floats, static_cast<size_t>(scratch_floats)},
                      {choices + row * chosen, static_cast<size_t>(chosen)});
     }
   });
@@ -104,7 +108,7 @@ Result<void> guess_next(const Compute& compute, const CheckpointConfig& config,
   });
   workspace.guess_rows.set(state, hidden, row_count, hidden);
   return route(compute, config, *next.routed, workspace.guess_rows, row_count,
-               workspace.guess_scores, workspace.guess_choices);
+               workspace.guess_scores, workspace.guess_choices, workspace);
 }
 
 // Reads what the next layer is likely to want, the surest first; all of a stream's, as it lies on
@@ -163,7 +167,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   const auto row_count = static_cast<int64_t>(rows.size());
   const int64_t chosen = config.experts_per_token;
   TRY(route(compute, config, weights, workspace.normed_rows, row_count, workspace.router_scores,
-            workspace.choices));
+            workspace.choices, workspace));
   mark(workspace.times, StepPart::router);
   if (routed.routing != nullptr) {
     for (int64_t row = 0; row < row_count; ++row) {

@@ -2,56 +2,70 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 namespace glmd {
 namespace {
 
-// The `count` best of `values` in descending order, ties by lower index.
-std::vector<int32_t> best(std::span<const float> values, int64_t count) {
-  std::vector<int32_t> order(values.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int32_t a, int32_t b) {
-    return values[a] > values[b] || (values[a] == values[b] && a < b);
-  });
-  order.resize(static_cast<size_t>(count));
-  return order;
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+// The best of `steered` in descending order, ties by lower index: each in turn is put in its place.
+void keep_best(std::span<const float> steered, std::span<Choice> choices) {
+  size_t count = 0;
+  for (size_t expert = 0; expert < steered.size(); ++expert) {
+    const float value = steered[expert];
+    if (count == choices.size() && !(value > steered[choices[count - 1].expert])) continue;
+    if (count < choices.size()) ++count;
+    size_t place = count - 1;
+    for (; place > 0 && value > steered[choices[place - 1].expert]; --place) {
+      choices[place] = choices[place - 1];
+    }
+    choices[place].expert = static_cast<int32_t>(expert);
+  }
 }
 
 // A group counts as much as its two best experts together.
-void exclude_groups(const RouterRule& rule, std::span<float> steered) {
-  const int64_t group_size = rule.experts / rule.groups;
-  std::vector<float> group_scores;
-  for (int64_t group = 0; group < rule.groups; ++group) {
-    const std::span<const float> members = steered.subspan(group * group_size, group_size);
-    float sum = 0;
-    for (const int32_t member : best(members, std::min<int64_t>(2, group_size))) {
-      sum += members[member];
-    }
-    group_scores.push_back(sum);
+float group_score(std::span<const float> members) {
+  float first = -infinity, second = -infinity;
+  for (const float value : members) {
+    second = std::max(second, std::min(first, value));
+    first = std::max(first, value);
   }
-  std::vector<bool> is_kept(static_cast<size_t>(rule.groups));
-  for (const int32_t group : best(group_scores, rule.groups_kept)) is_kept[group] = true;
-  for (int64_t expert = 0; expert < rule.experts; ++expert) {
-    if (!is_kept[expert / group_size]) steered[expert] = -std::numeric_limits<float>::infinity();
+  return members.size() == 1 ? first : first + second;
+}
+
+// Ties of groups: the lower one is better.
+void exclude_groups(const RouterRule& rule, std::span<float> steered, std::span<float> scores) {
+  const int64_t group_size = rule.experts / rule.groups;
+  for (int64_t group = 0; group < rule.groups; ++group) {
+    scores[group] = group_score(steered.subspan(group * group_size, group_size));
+  }
+  for (int64_t group = 0; group < rule.groups; ++group) {
+    int64_t better = 0;
+    for (int64_t other = 0; other < rule.groups; ++other) {
+      better += scores[other] > scores[group] || (scores[other] == scores[group] && other < group);
+    }
+    if (better < rule.groups_kept) continue;
+    std::ranges::fill(steered.subspan(group * group_size, group_size), -infinity);
   }
 }
 
 }  // namespace
 
 void select_experts(const RouterRule& rule, std::span<const float> scores,
-                    std::span<const float> bias, std::span<Choice> choices) {
-  std::vector<float> steered(scores.begin(), scores.end());
-  for (size_t i = 0; i < steered.size(); ++i) steered[i] += bias[i];
-  if (rule.groups > 1) exclude_groups(rule, steered);
+                    std::span<const float> bias, std::span<float> scratch,
+                    std::span<Choice> choices) {
+  const std::span<float> steered = scratch.first(static_cast<size_t>(rule.experts));
+  for (size_t i = 0; i < steered.size(); ++i) steered[i] = scores[i] + bias[i];
+  if (rule.groups > 1) exclude_groups(rule, steered, scratch.subspan(steered.size()));
 
+  const std::span<Choice> chosen = choices.first(static_cast<size_t>(rule.chosen));
+  keep_best(steered, chosen);
   float sum = 0;
-  const std::vector<int32_t> chosen = best(steered, rule.chosen);
-  for (const int32_t expert : chosen) sum += scores[expert];
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    float weight = scores[chosen[i]];
-    if (rule.is_normalised) weight /= sum + 1e-20F;
-    choices[i] = {chosen[i], weight * rule.scale};
+  for (const Choice& choice : chosen) sum += scores[choice.expert];
+  for (Choice& choice : chosen) {
+    choice.weight = scores[choice.expert];
+    if (rule.is_normalised) choice.weight /= sum + 1e-20F;
+    choice.weight *= rule.scale;
   }
 }
 

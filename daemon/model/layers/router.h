@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "platform/result.h"
 
@@ -22,10 +21,16 @@ struct Choice {
   float weight;
 };
 
+// Floats that select_experts needs as scratch.
+constexpr int64_t router_scratch_floats(const RouterRule& rule) {
+  return rule.experts + rule.groups;
+}
+
 // `scores` are after the sigmoid. Fills `choices` (rule.chosen of them) in descending score + bias,
 // ties by lower id: the order in which expert outputs are added.
 void select_experts(const RouterRule& rule, std::span<const float> scores,
-                    std::span<const float> bias, std::span<Choice> choices);
+                    std::span<const float> bias, std::span<float> scratch,
+                    std::span<Choice> choices);
 
 // Stands in for the routers of weights that do not route like trained ones; for benches. Thread:
 // compute.
