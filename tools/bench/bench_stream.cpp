@@ -187,7 +187,6 @@ Result<std::unique_ptr<Model>> open_slice(const Container& container, const Opti
   ModelOptions model;
   model.threads = options.threads;
   model.kernels = find_kernels("auto");
-  model.context_tokens = text_tokens;
   model.arena_bytes = std::max(arena_bytes, sizes.arena_bytes_min);
   model.kv_pool_bytes = 2 * (text_tokens + cache_block_tokens) * sizes.kv_bytes_per_token;
   model.look_ahead = options.look_ahead;
