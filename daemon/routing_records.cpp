@@ -32,8 +32,10 @@ void UsageHistorySaver::run() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!is_closing_) {
+  bool is_last = false;  // what changed before the end is saved, however soon the end comes
+  while (!is_last) {
     wake_.wait_for(lock, interval_, [this] { return is_closing_; });
+    is_last = is_closing_;
     lock.unlock();
     save();
     lock.lock();

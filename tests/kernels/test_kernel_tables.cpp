@@ -222,6 +222,21 @@ TEST_P(KernelTables, any_block_has_the_bits_of_scalar_with_any_number_of_rows) {
   }
 }
 
+// More rows, columns and outputs than a kernel keeps in its buffers at once.
+TEST_P(KernelTables, a_large_matrix_has_the_bits_of_scalar) {
+  RandomValues random(32);
+  const int64_t rows = 1043, columns = 550, n = 64;
+  for (const BlockFormat format : quantised_formats) {
+    const RandomBlocks blocks(random, format, rows, columns);
+    const QuantisedRows x = rows_of_large_codes(random, n, columns);
+    std::vector<float> got(static_cast<size_t>(n * rows)), wanted(got.size());
+    const Matrix& w = blocks.gate_up;
+    kernels().gate_up[index_of(format)](w, x.view(), got.data(), rows, 0, rows);
+    scalar().gate_up[index_of(format)](w, x.view(), wanted.data(), rows, 0, rows);
+    expect_same_bits(got, wanted, format_name(format));
+  }
+}
+
 // Every product as large as it gets, with the same sign: what would overflow or saturate first.
 TEST_P(KernelTables, extreme_codes_do_not_overflow) {
   const int64_t rows = 16, columns = 64;

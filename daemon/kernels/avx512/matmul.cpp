@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t few_rows = 2;  // of activations, up to here
 constexpr int64_t prefetch_bytes_few = 6144, prefetch_bytes_many = 3072;
 constexpr int64_t panel_rows = 64;       // of activations, at most
-constexpr int64_t panel_entries = 2048;  // 80 KiB of activations
-constexpr int64_t sum_entries = 1024;    // 128 KiB of sums, of 32 outputs each
+constexpr int64_t panel_entries = 1024;  // 40 KiB of activations
+constexpr int64_t sum_entries = 2048;    // 256 KiB of sums, of 32 outputs each
 
 int64_t at_most(int64_t n, int64_t most) {
   return n < most ? n : most;
