@@ -13,6 +13,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "routing_records.h"
 #include "served_model.h"
 #include "server/server.h"
 #include "settings.h"
@@ -54,6 +55,7 @@ Result<void> serve(const Settings& settings, const Container& container, const M
            kernels->name, threads);
   log_info("memory plan\n{}", plan.to_text());
 
+  const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
@@ -63,7 +65,13 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
-    return load_model(container, plan, {.kernels = kernels, .threads = threads}, progress);
+    return load_model(container, plan,
+                      {.kernels = kernels,
+                       .threads = threads,
+                       .reader = settings.reader,
+                       .look_ahead = settings.look_ahead,
+                       .observers = records.observers()},
+                      progress);
   };
   EngineThread engine(load, channel, clock);
   const MemoryWatch watch(
@@ -88,7 +96,8 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
   if (facts.plan) {
-    Result<MachineSpeed> speed = measure_speed(container.value(), facts.thread_count);
+    Result<MachineSpeed> speed =
+        measure_speed(container.value(), settings.reader, facts.thread_count);
     if (speed.ok()) facts.speed = speed.value();
   }
   const std::vector<Finding> findings = examine(facts);
@@ -123,9 +132,6 @@ Result<int> run(const Settings& settings) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  // Idle teams sleep: libgomp's default spins for a while after every loop.
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);
-  ::setenv("GOMP_SPINCOUNT", "0", 0);
   const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
   if (!settings.ok()) {
     std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());

@@ -149,13 +149,15 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,
                                             .kernels = options.kernels,
-                                            .context_tokens = plan.context_tokens,
-                                            .sessions = plan.sessions,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
+                                            .look_ahead = options.look_ahead,
+                                            .observers = options.observers,
                                             .load_progress = progress,
-                                            .locks_weights = true}));
+                                            .locks_weights = true,
+                                            .reader = {.kind = options.reader}}));
+  log_info("experts are read by {}", loaded.model->reader_description());
   const bool has_locked_weights = loaded.model->has_locked_weights();
   if (!has_locked_weights) warn_unlocked(plan.dense_bytes);
   loaded.tokenizer = std::move(texts.tokenizer);

@@ -3,13 +3,16 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "experts/routing_observer.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
 #include "memory_plan.h"
 #include "settings.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -29,6 +32,9 @@ Result<std::string> check_model(const Container& container);
 struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
+  ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
+  std::vector<RoutingObserver*> observers = {};  // outlive the model
 };
 
 // Runs on the compute thread.

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 
@@ -67,6 +68,43 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"kernels",
        [](Settings& s, const std::string& text) -> Result<void> {
          s.kernels = text;
+         return {};
+       }},
+      {"state-directory",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         s.state_directory = text;
+         return {};
+       }},
+      {"usage-history",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         if (text != "on" && text != "off") {
+           return error(ErrorKind::config, "usage-history: wanted on or off, got \"{}\"", text);
+         }
+         s.keeps_usage_history = text == "on";
+         return {};
+       }},
+      {"trace-routing",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         s.trace_routing = text;
+         return {};
+       }},
+      {"reader",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<ReaderKind> kind = reader_kind_from(text);
+         if (!kind) {
+           return error(ErrorKind::config, "reader: wanted auto, io_uring or threads, got \"{}\"",
+                        text);
+         }
+         s.reader = *kind;
+         return {};
+       }},
+      {"look-ahead",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<LookAhead> mode = look_ahead_from(text);
+         if (!mode) {
+           return error(ErrorKind::config, "look-ahead: wanted on, off or auto, got \"{}\"", text);
+         }
+         s.look_ahead = *mode;
          return {};
        }},
       {"log-level",
@@ -147,6 +185,11 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("sessions", "N", "requests worked on at once");
   option("threads", "N", "threads that compute (default: one per physical core)");
   option("kernels", "NAME", "auto, scalar, avx2 or avx512");
+  option("state-directory", "DIR", "what is kept from run to run (default: $STATE_DIRECTORY)");
+  option("usage-history", "on|off", "keep there which experts are used most (default: on)");
+  option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
+  option("reader", "NAME", "what reads experts: auto, io_uring or threads");
+  option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   app.add_option("--config", settings.config, "read settings from this TOML file")
@@ -175,6 +218,11 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     if (app.count("--" + name) == 0) continue;
     const Result<void> result = setters().at(name)(settings, value);
     if (!result.ok()) return error(ErrorKind::usage, "--{}", result.error().message);
+  }
+  const char* state_directories = std::getenv("STATE_DIRECTORY");  // systemd's, with colons between
+  if (!settings.state_directory && state_directories != nullptr && *state_directories != 0) {
+    const std::string list = state_directories;
+    settings.state_directory = list.substr(0, list.find(':'));
   }
   if (settings.is_json && !wants_plan && !wants_doctor) {
     return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");

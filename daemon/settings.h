@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "experts/look_ahead.h"
 #include "platform/log.h"
 #include "platform/result.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -19,6 +21,11 @@ struct Settings {
   std::optional<int64_t> sessions;
   std::optional<int> threads;
   std::string kernels = "auto";
+  std::optional<std::string> state_directory;  // else the first of $STATE_DIRECTORY; may be none
+  bool keeps_usage_history = true;             // in the state directory
+  std::optional<std::string> trace_routing;    // write routing choices to this file
+  ReaderKind reader = ReaderKind::automatic;
+  LookAhead look_ahead = LookAhead::automatic;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

@@ -2,27 +2,37 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/look_ahead.h"
+#include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
+#include "model/layers/router.h"
 #include "model/model.h"
+#include "model/step_times.h"
 #include "storage/container.h"
 #include "storage/dense_weights.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
 struct ModelOptions {
   int threads = 1;
+  std::vector<int> processors = {};  // one for each thread, which stays there; empty: anywhere
   const KernelTable* kernels = nullptr;
-  int64_t context_tokens = 0;  // of one sequence, at most
-  int64_t sessions = 1;
   int64_t arena_bytes = 0;  // experts
   int64_t kv_pool_bytes = 0;
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
-  DenseWeights::Progress load_progress = {};  // may end the loading with an error
-  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
+  StepTimes* times = nullptr;  // measured where given; outlives the model
+  LookAhead look_ahead = LookAhead::automatic;
+  RoutingSource* routing = nullptr;              // outlives the model; null: the routers route
+  std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
+  DenseWeights::Progress load_progress = {};     // may end the loading with an error
+  bool locks_weights = false;                    // dense ones, in memory, where the limit allows
+  ReaderSettings reader = {};
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -10,7 +10,7 @@
 namespace glmd {
 namespace {
 
-constexpr int reader_threads = 8;
+constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
 
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
   CacheLayout layout;
@@ -49,7 +49,8 @@ ExpertTable expert_table(const Container& container, const CheckpointConfig& con
                                .offset = tensor->offset,
                                .bytes = tensor->bytes,
                                .hash = tensor->hash,
-                               .name = fmt::format("layer {}: expert {}", layer, expert)});
+                               .name = fmt::format("expert {}", expert),
+                               .file_name = container.files()[tensor->file]});
     }
   }
   return table;
@@ -84,10 +85,14 @@ class GlmPass : public ForwardPass {
     int64_t first_logits = 0, logits_count = 0;
   };
 
+  bool is_stream() const { return static_cast<int64_t>(rows_.size()) >= stream_rows_min; }
   void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
   void fill_angles();
-  void norm_rows(const float* x, const float* weight, float* out);
+  void norm_rows(const float* weight, float* out);  // of the residual stream
+  void add_update();
   Result<void> run_layer_body(int64_t layer);
+  void tell_observers(int64_t layer);
+  Result<void> run_routed(int64_t layer);
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
@@ -96,6 +101,8 @@ class GlmPass : public ForwardPass {
   std::vector<PassRow> rows_;
   int64_t layers_done_ = 0;
   bool is_draft_ = false, is_done_ = false;
+  bool looks_ahead_ = false;
+  int64_t busy_ns_ = 0, misses_ = 0;  // of the layers run so far
 };
 
 void GlmPass::add_rows(GlmSequence& sequence, int64_t first_position, int64_t count) {
@@ -109,13 +116,16 @@ void GlmPass::fill_angles() {
   const auto count = static_cast<int64_t>(rows_.size());
   float* cos = grown(workspace_->cos, count * pairs);
   float* sin = grown(workspace_->sin, count * pairs);
-  for (int64_t row = 0; row < count; ++row) {
-    model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
-  }
+  model_.team_.run(count, 8, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
+    }
+  });
 }
 
 void GlmPass::start(std::vector<BatchPart> parts) {
   std::vector<int32_t> tokens;
+  int64_t longest_part = 0;
   for (const BatchPart& part : parts) {
     auto& sequence = static_cast<GlmSequence&>(*part.sequence);
     const auto count = static_cast<int64_t>(part.tokens.size());
@@ -125,8 +135,10 @@ void GlmPass::start(std::vector<BatchPart> parts) {
                       .wants_logits = part.wants_logits,
                       .wants_all_logits = part.wants_all_logits});
     add_rows(sequence, sequence.length(), count);
+    longest_part = std::max(longest_part, count);
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
   }
+  model_.cache_->advance(longest_part);
   const int64_t width = model_.config_.hidden_size;
   const Matrix& embedding = model_.embedding_;
   float* hidden = grown(workspace_->hidden, static_cast<int64_t>(rows_.size()) * width);
@@ -137,6 +149,8 @@ void GlmPass::start(std::vector<BatchPart> parts) {
            hidden + static_cast<int64_t>(row) * width);
   }
   fill_angles();
+  looks_ahead_ =
+      is_stream() ? model_.options_.look_ahead != LookAhead::off : model_.look_ahead_.is_on();
 }
 
 void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
@@ -173,22 +187,36 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
            width);
 }
 
-void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
+void GlmPass::norm_rows(const float* weight, float* out) {
   const int64_t width = model_.config_.hidden_size;
   const auto eps = static_cast<float>(model_.config_.rms_norm_eps);
   const KernelTable& kernels = *model_.options_.kernels;
+  const float* hidden = workspace_->hidden.data();
   model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      kernels.rms_norm(x + row * width, weight, width, eps, out + row * width);
+      kernels.rms_norm(hidden + row * width, weight, width, eps, out + row * width);
     }
+  });
+}
+
+void GlmPass::add_update() {
+  const int64_t width = model_.config_.hidden_size;
+  float* hidden = workspace_->hidden.data();
+  const float* update = workspace_->update.data();
+  model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
+    model_.options_.kernels->add_scaled(hidden + begin * width, update + begin * width, 1.0F,
+                                        (end - begin) * width);
   });
 }
 
 Result<void> GlmPass::run_layer() {
   CHECK(!is_done());
   const int64_t layer = is_draft_ ? model_.config_.layers : layers_done_;
+  const int64_t begin_ns = SteadyClock().now_ns();
   TRY_CONTEXT(run_layer_body(layer), fmt::format("layer {}", layer));
+  busy_ns_ += SteadyClock().now_ns() - begin_ns;
   ++layers_done_;
+  if (model_.layers_[layer].routed && !model_.options_.observers.empty()) tell_observers(layer);
   if (is_draft_) {
     TRY(finish(model_.draft_.head_norm, model_.draft_head_));
   } else if (layers_done_ == model_.config_.layers) {
@@ -204,27 +232,62 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   const Compute compute = model_.compute();
   const auto row_count = static_cast<int64_t>(rows_.size());
   const int64_t width = config.hidden_size, count = row_count * width;
-  float* hidden = workspace.hidden.data();
+  StepTimes* times = workspace.times;
   float* normed = grown(workspace.normed, count);
 
-  norm_rows(hidden, weights.input_norm, normed);
+  norm_rows(weights.input_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
+  mark(times, StepPart::rest);
   run_attention(compute, config, model_.latent_norm_eps_, weights, layer, model_.pool_->layout(),
                 rows_, workspace);
-  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
 
-  norm_rows(hidden, weights.post_attention_norm, normed);
+  add_update();
+  norm_rows(weights.post_attention_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
+  mark(times, StepPart::rest);
   if (weights.routed) {
-    model_.cache_->begin_step(row_count);
-    TRY(run_mixture_of_experts(compute, config, weights, *model_.cache_, row_count, workspace));
+    TRY(run_routed(layer));
   } else {
     const FeedForwardWeights& mlp = weights.feed_forward;
-    run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
+    const FeedForward dense{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
+    run_feed_forward(compute, {&dense, 1},
                      workspace.normed_rows.for_format(compute, mlp.gate_up.format),
                      workspace.experts, grown(workspace.update, count), width);
+    mark(times, StepPart::dense_mlp);
   }
-  compute.kernels.add_scaled(hidden, workspace.update.data(), 1.0F, count);
+  add_update();
+  mark(times, StepPart::rest);
+  return {};
+}
+
+void GlmPass::tell_observers(int64_t layer) {
+  std::vector<uint32_t> positions;
+  for (const PassRow& row : rows_) positions.push_back(static_cast<uint32_t>(row.position));
+  const int64_t count = std::ssize(rows_) * model_.config_.experts_per_token;
+  std::vector<uint16_t> experts;
+  for (int64_t i = 0; i < count; ++i) {
+    experts.push_back(static_cast<uint16_t>(workspace_->choices[i].expert));
+  }
+  for (RoutingObserver* observer : model_.options_.observers) {
+    observer->routed(
+        {.layer = static_cast<int32_t>(layer), .positions = positions, .experts = experts});
+  }
+}
+
+Result<void> GlmPass::run_routed(int64_t layer) {
+  const LayerWeights* next = nullptr;
+  if (looks_ahead_ && layer + 1 < model_.config_.layers && model_.layers_[layer + 1].routed) {
+    next = &model_.layers_[layer + 1];
+  }
+  const RoutedLayer routed{.layer = layer,
+                           .weights = model_.layers_[layer],
+                           .next = next,
+                           .pace = is_stream() ? Pace::stream : Pace::step,
+                           .routing = model_.options_.routing};
+  const int64_t misses_before = model_.cache_->stats().misses;
+  TRY(run_mixture_of_experts(model_.compute(), model_.config_, routed, *model_.cache_, rows_,
+                             *workspace_));
+  misses_ += model_.cache_->stats().misses - misses_before;
   return {};
 }
 
@@ -233,7 +296,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
   const int64_t width = model_.config_.hidden_size, vocabulary = model_.config_.vocabulary;
   Workspace& workspace = *workspace_;
   float* final_hidden = grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
-  norm_rows(workspace.hidden.data(), norm, final_hidden);
+  norm_rows(norm, final_hidden);
 
   std::vector<int64_t> wanted;
   for (Part& part : parts_) {
@@ -253,6 +316,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
                 static_cast<size_t>(width) * sizeof(float));
   }
   float* logits = grown(workspace.logits, wanted_count * vocabulary);
+  mark(workspace.times, StepPart::rest);
   if (wanted_count > 0) {
     workspace.normed_rows.set(packed, width, wanted_count, width);
     multiply(model_.compute(), head, workspace.normed_rows, logits, vocabulary);
@@ -261,6 +325,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
                    [](float logit) { return std::isfinite(logit); })) {
     return error(ErrorKind::internal, "output head: a logit is not finite");
   }
+  mark(workspace.times, StepPart::head);
   is_done_ = true;
   return {};
 }
@@ -292,6 +357,9 @@ void GlmPass::drop(int64_t index) {
 
 void GlmPass::commit() {
   CHECK(is_done());
+  if (!is_draft_ && !is_stream()) {
+    model_.look_ahead_.add_pass(static_cast<double>(busy_ns_) * 1e-9, misses_);
+  }
   for (const Part& part : parts_) {
     if (part.sequence == nullptr) continue;
     if (is_draft_) {
@@ -319,8 +387,9 @@ std::span<const float> GlmPass::hidden(int64_t index) const {
 GlmModel::GlmModel(const ModelOptions& options, CheckpointConfig config)
     : options_(options),
       config_(std::move(config)),
-      team_(options.threads),
-      rotary_(config_.rope_theta, config_.qk_rope_head_dim) {}
+      team_(options.threads, options.processors),
+      rotary_(config_.rope_theta, config_.qk_rope_head_dim),
+      look_ahead_(options.look_ahead) {}
 
 Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
                                               const ModelOptions& options) {
@@ -340,7 +409,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   for (int64_t layer = 0; layer < layers; ++layer) {
     model->layers_.push_back(bind_layer(model->weights_, shape, layer));
     if (model->layers_.back().routed) {
-      model->layers_.back().routed->first_expert = experts.first[layer];
+      model->layers_.back().routed->experts = {
+          .first = experts.first[layer], .count = static_cast<int32_t>(shape.n_routed_experts)};
       model->layers_.back().routed->shape = experts.shapes[layer];
     }
   }
@@ -354,9 +424,10 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(ThreadReader::open(container.files(), reader_threads));
-  model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                          *model->reader_, options.verify));
+  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
+  model->cache_.emplace(TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
+                                                *model->reader_.reader, options.verify)));
+  model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,
                    .layers = shape.layers,
@@ -379,12 +450,12 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
   // The buffers of Workspace, activation codes included.
   const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
   const int64_t floats =
-      6 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
+      7 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
       config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
                       2 * config.v_head_dim) +
       config.index_n_heads * (config.index_head_dim + 1) + config.index_head_dim +
-      config.index_topk + config.n_routed_experts +
-      config.experts_per_token * (config.hidden_size + 2) +
+      config.index_topk + 2 * config.n_routed_experts +
+      config.experts_per_token * (config.hidden_size + 4) +
       2 * std::max(config.intermediate_size,
                    config.moe_intermediate_size * std::max<int64_t>(1, config.n_shared_experts));
   sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));
@@ -396,7 +467,11 @@ Result<std::unique_ptr<SequenceState>> GlmModel::new_sequence(int64_t tokens_max
 }
 
 std::unique_ptr<Workspace> GlmModel::take_workspace() {
-  if (workspaces_.empty()) return std::make_unique<Workspace>();
+  if (workspaces_.empty()) {
+    auto workspace = std::make_unique<Workspace>();
+    workspace->times = options_.times;
+    return workspace;
+  }
   std::unique_ptr<Workspace> workspace = std::move(workspaces_.back());
   workspaces_.pop_back();
   return workspace;

@@ -9,7 +9,7 @@
 #include "model/layer_weights.h"
 #include "model/rotary.h"
 #include "model/workspace.h"
-#include "storage/thread_reader.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -27,7 +27,9 @@ class GlmModel : public Model {
                                                    std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool has_locked_weights() const override { return has_locked_weights_; }
+  std::string reader_description() const override { return reader_.description; }
 
  private:
   friend class GlmPass;
@@ -49,8 +51,9 @@ class GlmModel : public Model {
   std::vector<LayerWeights> layers_;  // the draft layer last, if used
   DraftWeights draft_{};
   Matrix draft_embedding_{}, draft_head_{};
-  std::unique_ptr<BlockReader> reader_;
+  OpenedReader reader_;
   std::optional<ExpertCache> cache_;
+  LookAheadSwitch look_ahead_;
   std::optional<CachePool> pool_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use
 };

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -77,6 +78,9 @@ class Model {
   // more than wanted while reads are under way or below the floor.
   virtual int64_t resize_experts(int64_t arena_bytes) { return arena_bytes; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  virtual std::string reader_description() const {
+    return {};
+  }  // how experts are read; for the log
 };
 
 }  // namespace glmd

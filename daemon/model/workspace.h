@@ -9,6 +9,7 @@
 #include "model/layers/router.h"
 #include "model/linear.h"
 #include "model/sequence_state.h"
+#include "model/step_times.h"
 #include "platform/grown.h"
 
 namespace glmd {
@@ -21,6 +22,8 @@ struct PassRow {
 };
 
 struct Workspace {
+  StepTimes* times = nullptr;
+
   std::vector<float> hidden;    // [rows][hidden]: the residual stream
   std::vector<float> normed;    // [rows][hidden]
   std::vector<float> cos, sin;  // [rows][rope / 2]
@@ -34,18 +37,26 @@ struct Workspace {
   std::vector<float> mixed;       // [rows][heads][v]
   std::vector<float> update;      // [rows][hidden]: what a sub-layer adds
   HeadScratch heads;
+  std::vector<std::vector<float>> attention_scratch;  // per thread
+  std::vector<float> attention_parts;                 // [rows][spans]: what states point to
+  std::vector<AttentionState> attention_states;       // [rows][spans]
 
-  std::vector<float> index_key;                     // [rows][index_head_dim]
-  std::vector<float> index_queries;                 // [rows][index_heads][index_head_dim]
-  std::vector<float> index_weights;                 // [rows][index_heads]
-  std::vector<std::vector<float>> index_scores;     // per thread: [visible]
-  std::vector<std::vector<int32_t>> index_scratch;  // per thread
-  std::vector<int32_t> selected;                    // [rows][index_topk], of the last full layer
-  std::vector<int64_t> selected_count;              // [rows]; 0: all visible keys
+  std::vector<float> index_key;                  // [rows][index_head_dim]
+  std::vector<float> index_queries;              // [rows][index_heads][index_head_dim]
+  std::vector<float> index_weights;              // [rows][index_heads]
+  std::vector<std::vector<float>> index_scores;  // per thread or, if rows are fewer, row: [visible]
+  std::vector<std::vector<float>> index_scratch;  // per thread
+  std::vector<std::vector<int32_t>> top_scratch;  // per thread
+  std::vector<int32_t> selected;                  // [rows][index_topk], of the last full layer
+  std::vector<int64_t> selected_count;            // [rows]; 0: all visible keys
 
   std::vector<float> router_scores;   // [rows][experts]
   std::vector<Choice> choices;        // [rows][chosen]
   std::vector<float> expert_outputs;  // [rows][chosen][hidden]
+  std::vector<float> guess_state;     // [rows][hidden]: what the next layer's router may see
+  std::vector<float> guess_scores;    // [rows][experts]
+  std::vector<Choice> guess_choices;  // [rows][chosen]
+  ActivationRows guess_rows;
   ExpertScratch experts;
   std::vector<std::vector<const uint8_t*>>
       blocks;  // per sequence of the pass: cache blocks of a layer

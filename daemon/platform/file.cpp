@@ -43,10 +43,24 @@ Result<File> File::open_read_only(const std::string& path) {
   return open_file(path, O_RDONLY, 0, false);
 }
 
+// False where the kernel says that direct reads are not supported or need more than blocks of 4096.
+static bool takes_direct_blocks(const File& file) {
+#ifdef STATX_DIOALIGN
+  struct statx status;
+  if (::statx(file.descriptor(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+      (status.stx_mask & STATX_DIOALIGN) != 0) {
+    return status.stx_dio_offset_align != 0 &&
+           File::direct_alignment % status.stx_dio_offset_align == 0 &&
+           File::direct_alignment % status.stx_dio_mem_align == 0;
+  }
+#endif
+  return file.is_direct();
+}
+
 Result<File> File::open_direct(const std::string& path) {
   Result<File> direct = open_file(path, O_RDONLY | O_DIRECT, 0, true);
   // tmpfs and some network mounts answer EINVAL; any other reason fails again below, with its name.
-  if (direct.ok()) return direct;
+  if (direct.ok() && takes_direct_blocks(direct.value())) return direct;
   return open_file(path, O_RDONLY, 0, false);
 }
 

@@ -15,7 +15,8 @@ namespace glmd {
 class File {
  public:
   static Result<File> open_read_only(const std::string& path);
-  // O_DIRECT where the file system has it; `is_direct` tells.
+  // O_DIRECT where the file system has it for blocks of direct_alignment; `is_direct` tells.
+  static constexpr int64_t direct_alignment = 4096;
   static Result<File> open_direct(const std::string& path);
   static Result<File> create(const std::string& path, uint32_t mode = 0644);  // truncates
   static Result<File> open_append(const std::string& path, uint32_t mode = 0644);

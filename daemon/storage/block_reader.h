@@ -28,6 +28,12 @@ struct ReadCompletion {
   Result<void> result;  // names file, offset, wanted and got; `cancelled` after cancel()
 };
 
+struct ReadCounters {
+  int64_t bytes = 0;     // that came, also for reads that failed or were cancelled
+  int64_t busy_ns = 0;   // with at least one read under way
+  int64_t failures = 0;  // completions that are errors, cancelled ones among them
+};
+
 class BlockReader {
  public:
   virtual ~BlockReader() = default;
@@ -42,6 +48,7 @@ class BlockReader {
   // The next completion if there is one now.
   virtual std::optional<ReadCompletion> poll() = 0;
   virtual int64_t outstanding() const = 0;
+  virtual ReadCounters counters() const { return {}; }
 };
 
 }  // namespace glmd

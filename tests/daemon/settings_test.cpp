@@ -47,6 +47,21 @@ TEST(Settings, what_is_no_size_is_refused) {
   }
 }
 
+TEST(Settings, look_ahead_is_on_off_or_automatic) {
+  EXPECT_EQ((*read({}).value()).look_ahead, LookAhead::automatic);
+  EXPECT_EQ((*read({"--look-ahead", "off"}).value()).look_ahead, LookAhead::off);
+  const auto wrong = read({"--look-ahead", "maybe"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--look-ahead: wanted on, off or auto, got \"maybe\"");
+}
+
+TEST(Settings, the_reader_is_one_of_three) {
+  EXPECT_EQ((*read({"--reader", "threads"}).value()).reader, ReaderKind::threads);
+  const auto wrong = read({"--reader", "mmap"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--reader: wanted auto, io_uring or threads, got \"mmap\"");
+}
+
 TEST(Settings, defaults_serve_the_embedded_model) {
   const Settings settings = *read({}).value();
   EXPECT_FALSE(settings.model);
@@ -68,6 +83,24 @@ TEST(Settings, options_are_read) {
   EXPECT_EQ(settings.kernels, "scalar");
   EXPECT_EQ(settings.log_level, LogLevel::debug);
   EXPECT_EQ(settings.action, Settings::Action::plan);
+}
+
+TEST(Settings, the_state_directory_is_the_given_one_else_the_first_of_systemds) {
+  ASSERT_EQ(::setenv("STATE_DIRECTORY", "/var/lib/a:/var/lib/b", 1), 0);
+  EXPECT_EQ(read({}).value()->state_directory, "/var/lib/a");
+  EXPECT_EQ(read({"--state-directory", "/s"}).value()->state_directory, "/s");
+  ASSERT_EQ(::setenv("STATE_DIRECTORY", "", 1), 0);
+  EXPECT_FALSE(read({}).value()->state_directory);
+  ASSERT_EQ(::unsetenv("STATE_DIRECTORY"), 0);
+  EXPECT_FALSE(read({}).value()->state_directory);
+}
+
+TEST(Settings, the_usage_history_is_on_or_off) {
+  EXPECT_TRUE(read({}).value()->keeps_usage_history);
+  EXPECT_FALSE(read({"--usage-history", "off"}).value()->keeps_usage_history);
+  const auto wrong = read({"--usage-history", "yes"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--usage-history: wanted on or off, got \"yes\"");
 }
 
 TEST(Settings, wrong_options_are_usage_errors) {

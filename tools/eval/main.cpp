@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "experts/routing_trace.h"
 #include "model/families.h"
 #include "platform/file.h"
 #include "platform/json.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr int64_t text_bytes_max = int64_t{1} << 30;
 
 struct Options {
-  std::string model, ids, logits, draft_logits, ppl, questions;
+  std::string model, ids, logits, draft_logits, ppl, questions, trace_routing;
   int64_t greedy = 0, step = 512, arena_bytes = 0, failures_max = 20;
   int threads = 1;
   std::string kernels = "auto";
@@ -26,6 +27,7 @@ struct Options {
 struct Loaded {
   Container container;
   std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<RoutingTraceWriter> trace;
   std::unique_ptr<Model> model;
 };
 
@@ -57,6 +59,17 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
   if (kernels == nullptr) {
     return error(ErrorKind::usage, "--kernels {}: this CPU has no such table", options.kernels);
   }
+  std::vector<RoutingObserver*> observers;
+  if (!options.trace_routing.empty()) {
+    loaded.trace = TRY_CONTEXT(
+        RoutingTraceWriter::create(options.trace_routing, routing_shape(loaded.container),
+                                   [](const Error& cause) {
+                                     std::fprintf(stderr, "glmd-eval: trace ends: %s\n",
+                                                  cause.message.c_str());
+                                   }),
+        "--trace-routing");
+    observers.push_back(loaded.trace.get());
+  }
   const bool with_draft = !options.draft_logits.empty();
   const ModelSizes sizes = TRY(model_sizes(loaded.container, with_draft));
   const int64_t tokens = round_up(context_tokens, cache_block_tokens);
@@ -64,12 +77,11 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
       loaded.container,
       {.threads = options.threads,
        .kernels = kernels,
-       .context_tokens = tokens,
-       .sessions = 1,
        .arena_bytes = options.arena_bytes > 0 ? options.arena_bytes : sizes.experts_bytes,
        .kv_pool_bytes = (tokens + cache_block_tokens) * sizes.kv_bytes_per_token,
        .rows_max = options.step,
-       .with_draft = with_draft}));
+       .with_draft = with_draft,
+       .observers = std::move(observers)}));
   return loaded;
 }
 
@@ -221,6 +233,8 @@ int main(int argc, char** argv) {
   app.add_option("--ppl", options.ppl, "perplexity of a text file");
   app.add_option("--questions", options.questions,
                  "share of exact answers of a JSON-lines file with prompt_ids and answer_ids");
+  app.add_option("--trace-routing", options.trace_routing,
+                 "write which experts every token goes to, for glmd-replay");
   app.add_option("--threads", options.threads, "threads that do arithmetic")
       ->check(CLI::Range(1, 1024));
   app.add_option("--kernels", options.kernels, "auto, scalar, avx2 or avx512");

@@ -170,6 +170,30 @@ void ReplayTrace::add(int32_t layer, int64_t rows, std::span<const int32_t> choi
   steps.push_back(step);
 }
 
+ReplayTrace recorded_trace(const RoutingTrace& recorded, int64_t warm_up_tokens) {
+  const RoutingShape& shape = recorded.shape;
+  std::vector<int32_t> index(shape.expert_bytes.size(), -1);
+  for (const RoutingTrace::Step& step : recorded.steps) index[step.layer] = 0;
+  ReplayTrace trace;
+  trace.experts_per_layer = shape.experts;
+  for (size_t layer = 0; layer < index.size(); ++layer) {
+    if (index[layer] < 0) continue;
+    index[layer] = static_cast<int32_t>(trace.layer_count());
+    trace.expert_bytes.push_back(shape.expert_bytes[layer]);
+  }
+  std::vector<int64_t> rows(static_cast<size_t>(trace.layer_count()));
+  std::vector<int32_t> choices;
+  for (const RoutingTrace::Step& step : recorded.steps) {
+    const int32_t layer = index[step.layer];
+    const auto first = recorded.experts.begin() + step.first_row * shape.chosen;
+    choices.assign(first, first + step.row_count * shape.chosen);
+    trace.add(layer, step.row_count, choices, rows[layer] >= warm_up_tokens);
+    if (rows[layer] >= warm_up_tokens && layer == 0) trace.counted_tokens += step.row_count;
+    rows[layer] += step.row_count;
+  }
+  return trace;
+}
+
 ReplayTrace synthetic_trace(const SyntheticRoutingOptions& options, int64_t tokens,
                             int64_t warm_up_tokens, int64_t expert_bytes) {
   ReplayTrace trace;
@@ -244,7 +268,7 @@ ReplayTotals replay(const ReplayTrace& trace, const ReplayPolicy& policy, int64_
   }
   const double share = static_cast<double>(slot_count) / static_cast<double>(trace.expert_count());
   return replay_daemon(
-      trace, policy.half_life_tokens > 0 ? policy.half_life_tokens : use_half_life_tokens(share),
+      trace, policy.half_life_tokens > 0 ? policy.half_life_tokens : half_life_tokens_for(share),
       slot_count);
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "experts/routing_trace.h"
 #include "experts/synthetic_routing.h"
 #include "platform/result.h"
 
@@ -43,6 +44,9 @@ struct ReplayTrace {
   void add(int32_t layer, int64_t rows, std::span<const int32_t> choices, bool is_counted);
 };
 
+// The layers that occur, in the order of the model. Every layer's first `warm_up_tokens` rows fill
+// the cache and are not counted.
+ReplayTrace recorded_trace(const RoutingTrace& recorded, int64_t warm_up_tokens);
 // `tokens` tokens one by one; the first `warm_up_tokens` fill the cache and are not counted.
 ReplayTrace synthetic_trace(const SyntheticRoutingOptions& options, int64_t tokens,
                             int64_t warm_up_tokens, int64_t expert_bytes);

@@ -1,0 +1,90 @@
+#include "routing_records.h"
+
+#include <signal.h>
+
+#include "platform/log.h"
+
+namespace glmd {
+namespace {
+
+constexpr std::chrono::minutes save_interval(5);
+constexpr const char* history_name = "usage-history";
+
+}  // namespace
+
+UsageHistorySaver::UsageHistorySaver(UsageHistory& history, std::string path,
+                                     std::chrono::nanoseconds interval)
+    : history_(history), path_(std::move(path)), interval_(interval), thread_([this] { run(); }) {}
+
+UsageHistorySaver::~UsageHistorySaver() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closing_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void UsageHistorySaver::run() {
+  // Signals are for the loop; and above a limit on file sizes write() shall answer EFBIG.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+
+  std::unique_lock<std::mutex> lock(mutex_);
+  bool is_last = false;  // what changed before the end is saved, however soon the end comes
+  while (!is_last) {
+    wake_.wait_for(lock, interval_, [this] { return is_closing_; });
+    is_last = is_closing_;
+    lock.unlock();
+    save();
+    lock.lock();
+  }
+}
+
+void UsageHistorySaver::save() {
+  const Result<bool> saved = history_.save(path_);
+  if (!saved.ok() && !has_failed_) {
+    log_warning("usage history: {}, continuing", saved.error().message);
+  }
+  has_failed_ = !saved.ok();
+}
+
+Result<RoutingRecords> RoutingRecords::open(const Settings& settings, const Container& container) {
+  RoutingRecords records;
+  if (settings.trace_routing) {
+    records.trace_ = TRY_CONTEXT(
+        RoutingTraceWriter::create(*settings.trace_routing, routing_shape(container),
+                                   [](const Error& cause) {
+                                     log_warning("trace-routing: {}: the trace ends, continuing",
+                                                 cause.message);
+                                   }),
+        "trace-routing");
+  }
+  if (settings.keeps_usage_history && settings.state_directory) {
+    records.open_history(*settings.state_directory + "/" + history_name, container);
+  } else if (settings.keeps_usage_history) {
+    log_info("usage history: none is kept: no state directory is given");
+  }
+  return records;
+}
+
+void RoutingRecords::open_history(const std::string& path, const Container& container) {
+  history_ = std::make_unique<UsageHistory>(routing_shape(container));
+  const Result<void> loaded = history_->load(path);
+  if (loaded.ok()) {
+    log_info("usage history: {}", path);
+  } else if (loaded.error().kind != ErrorKind::not_found) {
+    log_warning("usage history: {}: dropped, continuing", loaded.error().message);
+  }
+  saver_ = std::make_unique<UsageHistorySaver>(*history_, path, save_interval);
+}
+
+std::vector<RoutingObserver*> RoutingRecords::observers() const {
+  std::vector<RoutingObserver*> observers;
+  if (trace_) observers.push_back(trace_.get());
+  if (history_) observers.push_back(history_.get());
+  return observers;
+}
+
+}  // namespace glmd

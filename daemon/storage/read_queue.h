@@ -1,0 +1,124 @@
+// What every block reader keeps: requests cut into segments, demand before look-ahead, segments
+// under way, completions. The compute thread fills it and takes completions out; the workers of a
+// reader (threads, or one with a ring) take segments and say what became of them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "platform/file.h"
+#include "storage/block_reader.h"
+
+namespace glmd {
+
+// Wakes a compute thread that waits for several readers at once.
+class ReadSignal {
+ public:
+  void raise();
+  // Returns once it was raised after the last wait.
+  void wait();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable has_changed_;
+  bool is_raised_ = false;
+};
+
+struct ReadQueueOptions {
+  // A request is cut into equal segments of at most so much: large enough that the disk's cost of a
+  // read is small, small enough that demand soon comes through.
+  int64_t segment_bytes = int64_t{2} << 20;
+  // Segments of look-ahead under way: what demand may have to wait for.
+  int look_ahead_in_flight_max = 8;
+  ReadSignal* signal = nullptr;  // raised with each completion
+};
+
+// A part of a request that one worker reads with one call, or several where they come back short.
+struct ReadSegment {
+  int32_t file = 0;
+  int64_t offset = 0;  // what is left of it
+  int64_t bytes = 0;
+  uint8_t* target = nullptr;
+
+  uint64_t tag = 0;
+  int64_t begin = 0, end = 0;  // of the whole, in the file
+  int64_t got_to = 0;          // bytes have come up to here
+  bool is_look_ahead = false;  // when it began
+};
+
+class ReadQueue {
+ public:
+  static constexpr int64_t alignment = 4096;
+
+  ReadQueue(std::vector<File> files, const ReadQueueOptions& options);
+
+  const std::vector<File>& files() const { return files_; }  // Thread: any
+
+  // Thread: compute. As in BlockReader.
+  void submit(const ReadRequest& request);
+  void promote(uint64_t tag);
+  void cancel(uint64_t tag);
+  ReadCompletion wait();
+  std::optional<ReadCompletion> poll();
+  int64_t outstanding() const { return outstanding_; }
+  ReadCounters counters() const;
+  // Nothing more begins; take() ends with nothing.
+  void close();
+
+  // Thread: the workers'. The next segment to read: waits for one; nothing after close().
+  std::optional<ReadSegment> take();
+  // The same without waiting. Every segment taken is brought to its end by advance().
+  std::optional<ReadSegment> try_take();
+  bool is_closed() const;
+  // What a read of the segment returned: bytes, or the negative error number. True where there is
+  // more to read: the segment says what.
+  bool advance(ReadSegment& segment, ssize_t result);
+
+ private:
+  // Of a request, the failure at the lowest offset is told: all before it has come.
+  struct Failure {
+    int64_t offset = 0;
+    int error_number = 0;  // 0: the file ends here
+  };
+  struct Read {
+    ReadRequest request;
+    int64_t segment_bytes = 0;
+    int64_t begun_bytes = 0;
+    int in_flight = 0;
+    bool is_cancelled = false;
+    std::optional<Failure> failure;
+  };
+
+  std::optional<ReadSegment> begin_segment();
+  bool has_segment() const;
+  std::deque<uint64_t>& line_of(const Read& read);
+  void drop_rest(Read& read);
+  void end_segment(const ReadSegment& segment, std::optional<Failure> failure);
+  void complete(uint64_t tag);
+  Result<void> result_of(const Read& read) const;
+  ReadCompletion take_completion();
+  int64_t busy_ns() const;
+
+  const std::vector<File> files_;
+  const ReadQueueOptions options_;
+  int64_t outstanding_ = 0;  // compute thread only
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable has_segment_, has_completion_;
+  std::unordered_map<uint64_t, Read> reads_;  // without a completion yet
+  std::deque<uint64_t> demand_, look_ahead_;  // not wholly begun
+  std::deque<ReadCompletion> completions_;
+  int in_flight_ = 0, look_ahead_in_flight_ = 0;
+  ReadCounters counters_;
+  int64_t busy_since_ns_ = 0;  // while in_flight_ > 0
+  bool is_closed_ = false;
+};
+
+}  // namespace glmd

@@ -1,0 +1,103 @@
+#include "routing_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "platform/file.h"
+#include "tests/support/temporary_folder.h"
+
+namespace glmd {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
+
+const RoutingShape shape{.identity = 7, .experts = 4, .chosen = 2, .expert_bytes = {4096}};
+
+void route(RoutingObserver& observer, int32_t layer) {
+  observer.routed({.layer = layer,
+                   .positions = std::vector<uint32_t>{0},
+                   .experts = std::vector<uint16_t>{0, 1}});
+}
+
+TEST(UsageHistorySaver, the_end_saves_what_changed_and_nothing_else) {
+  const TemporaryFolder folder;
+  UsageHistory history(shape);
+  { const UsageHistorySaver saver(history, folder / "history", std::chrono::hours(1)); }
+  EXPECT_FALSE(path_exists(folder / "history"));
+  route(history, 0);
+  { const UsageHistorySaver saver(history, folder / "history", std::chrono::hours(1)); }
+  UsageHistory again(shape);
+  EXPECT_TRUE(again.load(folder / "history").ok());
+  EXPECT_EQ(again.counts(), history.counts());
+}
+
+TEST(UsageHistorySaver, saves_happen_while_it_runs) {
+  const TemporaryFolder folder;
+  UsageHistory history(shape);
+  const UsageHistorySaver saver(history, folder / "history", std::chrono::milliseconds(1));
+  route(history, 0);
+  while (!path_exists(folder / "history")) std::this_thread::yield();
+}
+
+TEST(UsageHistorySaver, a_folder_that_is_gone_is_survived) {
+  UsageHistory history(shape);
+  route(history, 0);
+  const UsageHistorySaver saver(history, "/nowhere/history", std::chrono::hours(1));
+}
+
+class Records : public testing::Test {
+ protected:
+  void SetUp() override { settings_.state_directory = folder_ / "."; }
+  TemporaryFolder folder_;
+  Settings settings_;
+  Container container_ = Container::open(embedded_model).value();
+  std::string history_ = folder_ / "usage-history";
+};
+
+TEST_F(Records, a_history_is_kept_from_one_run_to_the_next) {
+  std::vector<float> counts;
+  {
+    const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+    ASSERT_EQ(records.observers().size(), 1U);
+    route(*records.observers()[0], 1);
+    counts = records.history()->counts();
+  }
+  const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+  EXPECT_EQ(records.history()->counts(), counts);
+}
+
+TEST_F(Records, a_damaged_history_is_dropped_and_begun_anew) {
+  std::ofstream(history_) << "GLMDUSES and nonsense that is long enough for a header";
+  {
+    const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+    for (const float count : records.history()->counts()) ASSERT_EQ(count, 0);
+    route(*records.observers()[0], 1);
+  }
+  UsageHistory again(routing_shape(container_));
+  EXPECT_TRUE(again.load(history_).ok());
+}
+
+TEST_F(Records, none_is_kept_when_it_is_off_or_has_no_place) {
+  settings_.keeps_usage_history = false;
+  EXPECT_TRUE(RoutingRecords::open(settings_, container_).value().observers().empty());
+  settings_.keeps_usage_history = true;
+  settings_.state_directory.reset();
+  EXPECT_TRUE(RoutingRecords::open(settings_, container_).value().observers().empty());
+}
+
+TEST_F(Records, a_trace_that_cannot_be_begun_is_an_error) {
+  settings_.trace_routing = folder_ / "no/trace";
+  const Result<RoutingRecords> records = RoutingRecords::open(settings_, container_);
+  ASSERT_FALSE(records.ok());
+  EXPECT_THAT(records.error().message, HasSubstr("trace-routing: "));
+  EXPECT_THAT(records.error().message, HasSubstr("no/trace: open: No such file or directory"));
+}
+
+}  // namespace
+}  // namespace glmd
