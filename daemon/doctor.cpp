@@ -149,8 +149,8 @@ void examine_access(const MachineFacts& facts, const PlaceFact& place, Findings&
 }
 
 bool is_hidden_from_service(const std::string& path) {
-  for (const std::string_view hidden : {"/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"}) {
-    if (path.starts_with(hidden)) return true;
+  for (const std::string_view hidden : {"/home", "/root", "/run/user", "/tmp", "/var/tmp"}) {
+    if (path.starts_with(hidden) && path.substr(hidden.size()).starts_with('/')) return true;
   }
   return false;
 }

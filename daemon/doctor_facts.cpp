@@ -25,7 +25,7 @@ namespace glmd {
 namespace {
 
 constexpr const char* service_user = "glmd";
-constexpr const char* state_folder = "/var/lib/glmd";
+constexpr const char* service_state_folder = "/var/lib/glmd";
 
 // Files of /proc and /sys say nothing of their size, so they are read as streams.
 std::string read_line_after(const std::string& path, std::string_view key) {
@@ -166,8 +166,9 @@ MachineFacts gather_machine(const Settings& settings, const std::string& root) {
   // systemd makes the service's socket and hands it over.
   socket.is_written = !facts.is_service && std::getenv("LISTEN_FDS") == nullptr;
   facts.places.push_back(std::move(socket));
-  PlaceFact state = gather_place("state", state_folder);
+  PlaceFact state = gather_place("state", settings.state_directory.value_or(service_state_folder));
   state.is_required = false;
+  state.is_written = facts.is_service || settings.state_directory;
   facts.places.push_back(std::move(state));
   return facts;
 }

@@ -1,6 +1,8 @@
 // glmd: settings, then the plan, then two threads: this one becomes the loop, the other computes.
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "doctor.h"
@@ -83,22 +85,28 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   return served;
 }
 
+Result<void> print(const std::string& text) {
+  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  if (written == text.size() && std::fflush(stdout) == 0) return {};
+  return error(ErrorKind::io, "standard output: {}", std::strerror(errno));
+}
+
 // --plan and --doctor. The exit code.
 Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
   if (facts.plan) {
-    Result<MachineSpeed> speed = measure_speed(container.value(), facts.thread_count);
+    Result<MachineSpeed> speed =
+        measure_speed(container.value(), settings.reader, facts.thread_count);
     if (speed.ok()) facts.speed = speed.value();
   }
   const std::vector<Finding> findings = examine(facts);
   if (settings.action == Settings::Action::doctor) {
-    std::printf("%s", settings.is_json ? (findings_json(findings).to_string() + "\n").c_str()
-                                       : findings_text(findings).c_str());
+    TRY(print(settings.is_json ? findings_json(findings).to_string() + "\n"
+                               : findings_text(findings)));
     return exit_code_of(findings);
   }
-  std::printf("%s", settings.is_json ? (plan_json(facts).to_string() + "\n").c_str()
-                                     : plan_text(facts).c_str());
+  TRY(print(settings.is_json ? plan_json(facts).to_string() + "\n" : plan_text(facts)));
   if (facts.plan_error) return *facts.plan_error;
   return 0;
 }
@@ -112,7 +120,8 @@ Result<int> run(const Settings& settings) {
   const Container container = TRY(Container::open(folder));
   const MemoryPlan plan = TRY(plan_model(container, settings));
   if (settings.action == Settings::Action::check) {
-    std::printf("%s%s", TRY(check_model(container)).c_str(), plan.to_text().c_str());
+    const std::string found = TRY(check_model(container));
+    TRY(print(found + plan.to_text()));
     return 0;
   }
   TRY(serve(settings, container, plan, kernels));

@@ -223,7 +223,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   if (!settings.state_directory && state_directories != nullptr && *state_directories != 0) {
     const std::string list = state_directories;
     settings.state_directory = list.substr(0, list.find(':'));
-    }
+  }
   if (settings.is_json && !wants_plan && !wants_doctor) {
     return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
   }

@@ -7,12 +7,11 @@
 #include "platform/aligned_memory.h"
 #include "platform/clock.h"
 #include "platform/parallel.h"
-#include "storage/thread_reader.h"
 
 namespace glmd {
 namespace {
 
-constexpr int reader_threads = 8;
+constexpr int64_t depth = 16;  // experts under way
 constexpr int64_t disk_time_ns = 700'000'000, memory_time_ns = 200'000'000;
 constexpr int64_t memory_bytes_per_thread = int64_t{64} << 20;  // beyond what caches keep
 
@@ -24,16 +23,16 @@ std::vector<const Tensor*> experts_of(const Container& container) {
   return experts;
 }
 
-// Experts in random order, two for each reading thread under way.
-Result<double> measure_disk(const Container& container) {
+// Experts in random order.
+Result<double> measure_disk(const Container& container, ReaderKind kind) {
   const std::vector<const Tensor*> experts = experts_of(container);
   if (experts.empty()) return 0.0;
   const auto widest =
       std::max_element(experts.begin(), experts.end(),
                        [](const Tensor* a, const Tensor* b) { return a->bytes < b->bytes; });
-  constexpr int64_t depth = 2 * reader_threads;
   AlignedMemory targets = TRY(AlignedMemory::allocate(depth * (*widest)->bytes));
-  const auto reader = TRY(ThreadReader::open(container.files(), reader_threads));
+  const OpenedReader opened = TRY(open_block_reader(container.files(), {.kind = kind}));
+  BlockReader* reader = opened.reader.get();
   std::mt19937_64 random(1);
   std::vector<int64_t> bytes_under_way(depth);
   const auto submit = [&](uint64_t place) {
@@ -93,9 +92,9 @@ Result<double> measure_memory(int threads) {
 
 }  // namespace
 
-Result<MachineSpeed> measure_speed(const Container& container, int threads) {
+Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads) {
   MachineSpeed speed;
-  speed.disk_bytes_per_s = TRY_CONTEXT(measure_disk(container), "measure the disk");
+  speed.disk_bytes_per_s = TRY_CONTEXT(measure_disk(container, reader), "measure the disk");
   speed.memory_bytes_per_s = TRY_CONTEXT(measure_memory(threads), "measure the memory");
   return speed;
 }

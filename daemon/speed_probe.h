@@ -5,10 +5,11 @@
 #include "platform/result.h"
 #include "speed_estimate.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
 // The disk's speed is 0 where a container has no experts.
-Result<MachineSpeed> measure_speed(const Container& container, int threads);
+Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads);
 
 }  // namespace glmd

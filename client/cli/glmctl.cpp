@@ -69,6 +69,10 @@ int run(int argc, char** argv) {
   add_ask_options(*ask_command, options);
   CLI::App* status_command = app.add_subcommand("status", "Show what glmd does");
   status_command->add_flag("--json", is_json, "Print the JSON object");
+  CLI::App* plan_command = app.add_subcommand("plan", "Show machine, model and memory plan");
+  plan_command->add_flag("--json", is_json, "Print the JSON object");
+  CLI::App* doctor_command = app.add_subcommand("doctor", "Say what is wrong, and what helps");
+  doctor_command->add_flag("--json", is_json, "Print the JSON object");
   CLI::App* ping_command = app.add_subcommand("ping", "Check that glmd answers");
   CLI::App* wait_command = app.add_subcommand("wait-ready", "Wait until the model is loaded");
   wait_command->add_option("--timeout", timeout_s, "Give up after so many seconds")
@@ -85,6 +89,8 @@ int run(int argc, char** argv) {
   options.socket_path = socket_path;
   if (ask_command->parsed()) return report(ask(options));
   if (status_command->parsed()) return report(print_status(socket_path, is_json));
+  if (plan_command->parsed()) return report(print_plan(socket_path, is_json));
+  if (doctor_command->parsed()) return report(print_doctor(socket_path, is_json));
   if (ping_command->parsed()) return report(ping(socket_path));
   if (wait_command->parsed()) return report(wait_until_ready(socket_path, timeout_s));
   return exit_usage;

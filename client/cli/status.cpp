@@ -1,8 +1,13 @@
 #include "client/cli/status.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
 
 #include "client/cli/terminal.h"
 #include "client/daemon_client.h"
@@ -38,6 +43,44 @@ void append_lines(std::string& out, const std::string& name, const Json& value) 
   }
   const std::string text = value.is_string() ? value.as_string() : value.to_string();
   if (!value.is_null()) out += fmt::format("{:<28} {}\n", name, text);
+}
+
+// glmd stands beside glmctl in the build tree, in ../sbin where installed, or in the PATH. Returns
+// only where it cannot be run.
+Error run_glmd(const char* action, bool is_json) {
+  std::error_code failure;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
+  // The nearest first.
+  std::vector<std::string> places = {(own / "glmd").string(),
+                                     (own.parent_path() / "sbin" / "glmd").string(), "glmd"};
+  for (std::string& place : places) {
+    std::vector<char*> arguments = {place.data(), const_cast<char*>(action)};
+    std::string json = "--json";
+    if (is_json) arguments.push_back(json.data());
+    arguments.push_back(nullptr);
+    ::execvp(place.c_str(), arguments.data());
+  }
+  return error(ErrorKind::unavailable, "no daemon answers, and glmd cannot be run: {}",
+               std::strerror(errno));
+}
+
+std::string text_of(const Json& object, const char* name) {
+  const Json* value = object.is_object() ? object.find(name) : nullptr;
+  return value && value->is_string() ? value->as_string() : "";
+}
+
+Result<void> print_findings(const Json& answer) {
+  const Json* findings = answer.is_object() ? answer.find("findings") : nullptr;
+  if (findings == nullptr || !findings->is_array()) {
+    return error(ErrorKind::protocol, "DOCTOR answer: wanted findings");
+  }
+  std::string text;
+  for (const Json& finding : findings->items()) {
+    text += text_of(finding, "severity") + ": " + text_of(finding, "what") + "\n";
+    const std::string remedy = text_of(finding, "remedy");
+    if (!remedy.empty()) text += "  remedy: " + remedy + "\n";
+  }
+  return write_answer(text.empty() ? "nothing is wrong\n" : text);
 }
 
 // Of the PING answer. An unreachable daemon may be one that has not started yet.
@@ -103,6 +146,36 @@ Result<int> print_status(const std::string& socket_path, bool is_json) {
   append_lines(lines, "", status.value());
   TRY(write_answer(lines));
   return 0;
+}
+
+Result<int> print_plan(const std::string& socket_path, bool is_json) {
+  auto text = query(socket_path, protocol::Plan{});
+  if (!text.ok() && text.error().kind == ErrorKind::unavailable) return run_glmd("--plan", is_json);
+  const std::string answer = TRY(std::move(text));
+  if (is_json) {
+    TRY(write_answer(answer + "\n"));
+    return 0;
+  }
+  std::string lines;
+  append_lines(lines, "", TRY(parse_json(answer, "PLAN answer")));
+  TRY(write_answer(lines));
+  return 0;
+}
+
+Result<int> print_doctor(const std::string& socket_path, bool is_json) {
+  auto text = query(socket_path, protocol::Doctor{});
+  if (!text.ok() && text.error().kind == ErrorKind::unavailable) {
+    return run_glmd("--doctor", is_json);
+  }
+  const std::string answer = TRY(std::move(text));
+  const Json json = TRY(parse_json(answer, "DOCTOR answer"));
+  if (is_json) {
+    TRY(write_answer(answer + "\n"));
+  } else {
+    TRY(print_findings(json));
+  }
+  const Json* code = json.is_object() ? json.find("exit_code") : nullptr;
+  return code && code->is_integer() ? static_cast<int>(code->as_integer()) : 0;
 }
 
 Result<int> ping(const std::string& socket_path) {

@@ -174,9 +174,8 @@ void Engine::handle(ResizeExperts& resize) {
 // Between the layers of all passes. Slots that are being read into stay for now.
 void Engine::resize_experts() {
   if (!arena_wanted_bytes_) return;
-  if (model_.resize_experts(*arena_wanted_bytes_) <= *arena_wanted_bytes_) {
-    arena_wanted_bytes_.reset();
-  }
+  arena_bytes_ = model_.resize_experts(*arena_wanted_bytes_);
+  if (*arena_bytes_ <= *arena_wanted_bytes_) arena_wanted_bytes_.reset();
 }
 
 void Engine::handle(Drain&) {
@@ -378,6 +377,20 @@ Json Engine::experts_json() const {
                 Json::real(static_cast<double>(stats.hits) / static_cast<double>(wanted)));
   }
   if (tokens > 0) experts.set("read_bytes_per_token", Json::integer(stats.read_bytes / tokens));
+  if (stats.read_seconds > 0) {
+    experts.set("read_bytes_per_s",
+                Json::real(static_cast<double>(stats.read_bytes) / stats.read_seconds));
+    experts.set("read_seconds", Json::real(stats.read_seconds));
+    experts.set("wait_seconds", Json::real(stats.wait_seconds));
+  }
+  if (stats.ahead_issued > 0) {
+    experts.set("ahead", Json::object({{"issued", Json::integer(stats.ahead_issued)},
+                                       {"used", Json::integer(stats.ahead_used)},
+                                       {"late", Json::integer(stats.ahead_late)},
+                                       {"wasted", Json::integer(stats.ahead_wasted)},
+                                       {"dropped", Json::integer(stats.ahead_dropped)}}));
+  }
+  if (arena_bytes_) experts.set("arena_bytes", Json::integer(*arena_bytes_));
   return experts;
 }
 

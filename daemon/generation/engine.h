@@ -107,6 +107,7 @@ class Engine {
   int64_t decode_ns_ = 0;  // of the last decode pass
   int64_t prefill_ns_since_decode_ = 0;
   std::optional<int64_t> arena_wanted_bytes_;  // until the model has it
+  std::optional<int64_t> arena_bytes_;         // since it was first resized
   bool is_draining_ = false;
   bool has_quit_ = false;
   Totals totals_;

@@ -27,6 +27,7 @@ class GlmModel : public Model {
                                                    std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool has_locked_weights() const override { return has_locked_weights_; }
   std::string reader_description() const override { return reader_.description; }
 

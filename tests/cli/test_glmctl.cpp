@@ -76,6 +76,7 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
       {"$G status", 0},
       {"$G status --json", 0},
       {"$G wait-ready --timeout 10", 0},
+      {"$G plan --json", 0},
       {"$G --help", 0},
       {"$G ask --max 10 --temperature 0.5 --top-p 0.9 --stop a --stop b -s sys --effort high echo "
        "hi",
@@ -151,6 +152,21 @@ TEST_F(Glmctl, thoughts_are_quiet_and_coloured_as_asked) {
                 .output,
             "hm\n");
   EXPECT_EQ(run("$G ask --color some hi </dev/null 2>/dev/null").code, 64);
+}
+
+TEST(GlmctlDoctor, findings_of_the_running_daemon_are_printed_with_their_exit_code) {
+  ServerOptions options;
+  options.plan_json = R"({"memory":{"arena_bytes":7}})";
+  options.doctor_json =
+      R"({"exit_code":77,"findings":[{"severity":"error","what":"a","remedy":"b"},)"
+      R"({"severity":"note","what":"c","remedy":""}]})";
+  const ServerUnderTest test(options);
+  const std::string socket = " --socket " + test.path();
+  const Outcome doctor = run("$G doctor" + socket);
+  EXPECT_EQ(doctor.code, 77);
+  EXPECT_EQ(doctor.output, "error: a\n  remedy: b\nnote: c\n");
+  EXPECT_EQ(run("$G doctor --json" + socket).output, options.doctor_json + "\n");
+  EXPECT_EQ(run("$G plan" + socket).output, "memory.arena_bytes           7\n");
 }
 
 // A socket on which nobody answers: connections wait in its backlog.

@@ -384,5 +384,23 @@ TEST(Engine, every_request_ends_exactly_once_whatever_happens) {
   for (uint64_t seed = 1; seed <= 8; ++seed) soak(seed);
 }
 
+TEST(Engine, experts_are_resized_between_layers_until_reads_let_go) {
+  EngineRig rig;
+  rig.submit(1, tokens_json(100));
+  rig.step();  // the first layer of a long pass
+  rig.channel.send(Command(ResizeExperts{1000}));
+  rig.model.arena_bytes_in_use = 50;
+  rig.step();
+  rig.step();
+  EXPECT_EQ(rig.model.resizes, (std::vector<int64_t>{1000, 1000}));
+  rig.model.arena_bytes_in_use = 0;
+  rig.run();
+  EXPECT_EQ(rig.model.resizes, (std::vector<int64_t>{1000, 1000, 1000}));
+  EXPECT_TRUE(rig[1].done);
+  rig.engine.report_status(true);
+  rig.read_events();
+  EXPECT_THAT(rig.statuses.back(), HasSubstr("\"arena_bytes\":1000"));
+}
+
 }  // namespace
 }  // namespace glmd

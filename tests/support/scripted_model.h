@@ -32,6 +32,11 @@ class ScriptedModel : public Model {
 
   const ModelShape& shape() const override { return shape_; }
   int64_t rows_max() const override { return options_.rows_max; }
+  // Reads under way keep some bytes for as long as a test wants.
+  int64_t resize_experts(int64_t arena_bytes) override {
+    resizes.push_back(arena_bytes);
+    return arena_bytes + arena_bytes_in_use;
+  }
 
   Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) override {
     if (tokens_reserved_ + tokens_max > options_.tokens_in_pool) {
@@ -81,6 +86,8 @@ class ScriptedModel : public Model {
   std::optional<int32_t> poison;
   int64_t failures_left = 0;  // passes that fail whatever they carry
   int64_t passes_begun = 0;
+  std::vector<int64_t> resizes;
+  int64_t arena_bytes_in_use = 0;
   std::vector<int64_t> rows_of_passes;
 
  private:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""glmd keeps the memory plan: what it takes, what it refuses, what a control group leaves it."""
+"""glmd makes, shows and keeps the memory plan: what it takes, refuses, and is left by a group."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 import unittest
 
-from daemon import GLMD, LIMIT_S, Daemon, wait_until
+from daemon import GLMCTL, GLMD, LIMIT_S, Daemon, wait_until
 
 HOT = "100"
 
@@ -38,6 +39,48 @@ class Plan(unittest.TestCase):
         for term in ("budget", "dense weights", "KV cache", "scratch", "reserve", "expert arena",
                      "total", "remedy"):
             self.assertIn(term, result.stderr)
+
+
+class Commands(unittest.TestCase):
+    def run_glmd(self, *arguments):
+        return subprocess.run([GLMD, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False)
+
+    def test_check_names_what_it_opened(self):
+        result = self.run_glmd("--check")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for part in ("container: ", "config: ", "tokenizer: ", "chat template: ", "total"):
+            self.assertIn(part, result.stdout)
+
+    def test_plan_and_doctor_print_one_json_object(self):
+        plan = json.loads(self.run_glmd("--plan", "--json").stdout)
+        self.assertGreater(plan["measured"]["disk_bytes_per_s"], 0)
+        self.assertGreater(plan["expected"]["tokens_per_s"], 0)
+        self.assertEqual(plan["model"]["experts"], 120)
+        doctor = self.run_glmd("--doctor", "--json")
+        self.assertEqual(json.loads(doctor.stdout)["exit_code"], doctor.returncode)
+
+    def test_doctor_fails_with_the_code_of_the_gravest_finding(self):
+        self.assertEqual(self.run_glmd("--doctor", "--memory", "20M").returncode, 75)
+        missing = self.run_glmd("--doctor", "--model", "/nonexistent/model")
+        self.assertEqual(missing.returncode, 66)
+        self.assertIn("error: model: /nonexistent does not exist", missing.stdout)
+
+    def test_a_full_device_is_noticed(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            for action in ("--plan", "--doctor", "--check"):
+                code = subprocess.call([GLMD, action], stdout=full, stderr=subprocess.DEVNULL)
+                self.assertEqual(code, 74, action)
+
+    def test_glmctl_asks_the_daemon_or_runs_glmd(self):
+        daemon = Daemon(self)
+        command = [GLMCTL, "--socket", daemon.path, "plan", "--json"]
+        alone = json.loads(subprocess.check_output(command, timeout=LIMIT_S))
+        self.assertIn("measured", alone)
+        daemon.start_ready("--context", "1024")
+        asked = json.loads(subprocess.check_output(command, timeout=LIMIT_S))
+        self.assertEqual(asked["memory"]["context_tokens"], 1024)
+        self.assertNotIn("measured", asked)
 
 
 def own_memory_group():
