@@ -82,7 +82,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                       {.kernels = kernels,
                        .threads = threads,
                        .reader = settings.reader,
-                       .observers = records.observers()},
+                       .observers = records.observers(),
+                       .usage_prior = records.usage_prior()},
                       progress);
   };
   EngineThread engine(load, channel, clock);

@@ -118,6 +118,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
                                             .observers = options.observers,
+                                            .usage_prior = options.usage_prior,
                                             .load_progress = progress,
                                             .locks_weights = true,
                                             .reader = {.kind = options.reader}}));

@@ -30,6 +30,7 @@ struct ServedModelOptions {
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
   std::vector<RoutingObserver*> observers = {};  // outlive the model
+  std::vector<float> usage_prior = {};
 };
 
 // Runs on the compute thread.

@@ -1,15 +1,14 @@
-// Which resident expert makes room: a pure function of how slots were used, so that policies can be
+// Which resident expert makes room: pure functions of how slots were used, so that policies can be
 // replayed. Uses are counted with a half-life; two decayed counts keep their order for ever, so a
-// slot stores the count as it would stand at step 0, in log2 (no overflow, no sweep), and the
+// slot stores the count as it would stand at time 0, in log2 (no overflow, no sweep), and the
 // smallest is the coldest.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace glmd {
-
-constexpr double use_half_life_steps = 64;
 
 // The half-life, in tokens, that an arena of this share of all experts does best with. A small one
 // lives from the last few tokens; from about 21 of 256 experts a layer on, what a text keeps coming
@@ -20,17 +19,50 @@ constexpr double half_life_tokens_for(double arena_share) {
 }
 
 struct SlotUse {
-  double heat = -1e300;  // log2 of the decayed count, projected to step 0
+  double heat = -1e300;  // log2 of the decayed count, projected to time 0
   int64_t last_step = -1;
-  bool is_evictable = false;  // holds an expert, not pinned, not wanted by the step that runs
+  bool is_evictable = false;  // holds an expert that nobody reads or pins
+  bool is_wanted = false;     // by the step that runs: goes only where nothing else is left
 };
 
-// `heat` after `uses` more uses at `step`. Where the clock moves once a layer, a token is as many
-// steps as there are layers with experts, and the half-life must be given in those.
-double add_uses(double heat, int64_t uses, int64_t step,
-                double half_life_steps = use_half_life_steps);
+// `heat` after `uses` more uses at `time`, in the unit of the half-life.
+double add_uses(double heat, double uses, int64_t time, double half_life);
 
-// The coldest evictable slot, ties by least recent use, then lowest index; -1 where there is none.
+// The order of victims: what the step does not want, then the coldest, ties by least recent use.
+bool goes_before(const SlotUse& a, const SlotUse& b);
+
+// The first evictable slot in that order, ties by lowest index; -1 where there is none.
 int32_t choose_victim(std::span<const SlotUse> slots);
+
+// The layer that gives up a slot, when layer `own` needs one more and layer i holds held[i]: itself
+// from its equal share on, else the one that holds most (the lowest such). A layer's own victims
+// are chosen when its next experts are known, whereas those that other layers used last, seldom
+// used before as most are, would go just before they are wanted again: without this, counts lose to
+// LRU. own -1: no layer's.
+int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count);
+
+// The victim of each layer without looking at every slot: heaps of the evictable ones. O(log n) a
+// change.
+class VictimQueue {
+ public:
+  VictimQueue(int64_t slot_count, int64_t layer_count)
+      : uses_(slot_count), layers_(slot_count), places_(slot_count, -1), heaps_(layer_count) {}
+
+  // The slot is evictable from now on, or its use changed. It stays with its layer until removed.
+  void put(int32_t slot, int32_t layer, const SlotUse& use);
+  void remove(int32_t slot);  // of no effect where it is not in the queue
+  int32_t first(int32_t layer) const { return heaps_[layer].empty() ? -1 : heaps_[layer].front(); }
+  const SlotUse& use(int32_t slot) const { return uses_[slot]; }
+
+ private:
+  bool precedes(int32_t a, int32_t b) const;
+  void settle(std::vector<int32_t>& heap, int32_t place);
+  void set(std::vector<int32_t>& heap, int32_t place, int32_t slot);
+
+  std::vector<SlotUse> uses_;                // by slot
+  std::vector<int32_t> layers_;              // by slot
+  std::vector<int32_t> places_;              // by slot: index in its heap, or -1
+  std::vector<std::vector<int32_t>> heaps_;  // by layer: slots; none precedes its parent
+};
 
 }  // namespace glmd

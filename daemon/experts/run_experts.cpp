@@ -113,19 +113,15 @@ void run_one(const KernelTable& kernels, Team& team, const ExpertShape& shape,
   }
 }
 
-}  // namespace
+struct Hit {
+  const ExpertWork* work;
+  ExpertLease lease;
+};
 
-Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& team,
-                         const ExpertShape& shape, std::span<const ExpertWork> works,
-                         const Activations& input, ExpertScratch& scratch, float* outputs) {
-  struct Hit {
-    const ExpertWork* work;
-    ExpertLease lease;
-  };
-  std::vector<Hit> hits;
+// In the order in which they lie on disk.
+std::vector<const ExpertWork*> take_hits(ExpertCache& cache, std::span<const ExpertWork> works,
+                                         std::vector<Hit>& hits) {
   std::vector<const ExpertWork*> misses;
-  for (const ExpertWork& work : works)
-    cache.want(work.expert, static_cast<int64_t>(work.rows.size()));
   for (const ExpertWork& work : works) {
     std::optional<ExpertLease> lease = cache.find(work.expert);
     if (lease) {
@@ -134,30 +130,56 @@ Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& t
       misses.push_back(&work);
     }
   }
+  std::sort(misses.begin(), misses.end(), [&](const ExpertWork* a, const ExpertWork* b) {
+    return cache.is_stored_before(a->expert, b->expert);
+  });
+  return misses;
+}
+
+}  // namespace
+
+Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& team,
+                         const ExpertStep& step, const Activations& input, ExpertScratch& scratch,
+                         float* outputs) {
+  std::vector<ExpertWant> wants;
+  for (const ExpertWork& work : step.works) {
+    wants.push_back({work.expert, static_cast<int64_t>(work.rows.size()), work.uses});
+  }
+  cache.begin_step(step.layer, wants, step.pace);
+  std::vector<Hit> hits;
+  const std::vector<const ExpertWork*> misses = take_hits(cache, step.works, hits);
 
   size_t hits_done = 0, misses_started = 0, misses_done = 0;
-  while (hits_done < hits.size() || misses_done < misses.size()) {
-    // Reads first: they run while the resident experts compute.
+  bool has_more_to_do = step.meanwhile != nullptr;
+  while (hits_done < hits.size() || misses_done < misses.size() || has_more_to_do) {
+    // Reads first: they run while the rest computes.
     while (misses_started < misses.size() && cache.start_load(misses[misses_started]->expert)) {
       ++misses_started;
     }
-    if (hits_done < hits.size()) {
+    if (has_more_to_do) {
+      has_more_to_do = false;
+      step.meanwhile();
+      continue;
+    }
+    std::optional<ExpertCache::Arrival> arrival = cache.poll_arrival();
+    if (!arrival && hits_done < hits.size()) {
       Hit& hit = hits[hits_done++];
-      run_one(kernels, team, shape, *hit.work, hit.lease.bytes(), input, scratch, outputs);
+      run_one(kernels, team, step.shape, *hit.work, hit.lease.bytes(), input, scratch, outputs);
       hit.lease = ExpertLease();
       continue;
     }
-    ExpertCache::Arrival arrival = cache.wait_for_arrival();
+    if (!arrival) arrival = cache.wait_for_arrival();
     ++misses_done;
-    if (!arrival.lease.ok()) {
+    if (!arrival->lease.ok()) {
       cache.drain();
-      return std::move(arrival.lease).error();
+      return std::move(arrival->lease).error();
     }
     const auto work = std::find_if(misses.begin(), misses.end(), [&](const ExpertWork* candidate) {
-      return candidate->expert == arrival.expert;
+      return candidate->expert == arrival->expert;
     });
     CHECK(work != misses.end());
-    run_one(kernels, team, shape, **work, arrival.lease.value().bytes(), input, scratch, outputs);
+    run_one(kernels, team, step.shape, **work, arrival->lease.value().bytes(), input, scratch,
+            outputs);
   }
   return {};
 }

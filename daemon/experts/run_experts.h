@@ -1,9 +1,10 @@
-// Computes the routed experts of one layer: those in memory first, while the missing ones load;
-// each arrival at once. Every (row, rank) has its own output row, so the order of arrival never
-// reaches arithmetic. Thread: compute, with its team.
+// Computes the routed experts of one layer: reads of the missing ones begin first, then whatever
+// can be computed is, each arrival at once. Every (row, rank) has its own output row, so the order
+// of arrival never reaches arithmetic. Thread: compute, with its team.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,17 @@ struct ExpertWork {
   int32_t expert = 0;            // index in the cache
   std::vector<int32_t> rows;     // rows of the input
   std::vector<int32_t> outputs;  // rows of the output, one per row
+  double uses = 0;               // what the rows count for when experts are evicted
+};
+
+// What one layer asks for.
+struct ExpertStep {
+  ExpertShape shape;
+  ExpertRange layer;
+  Pace pace = Pace::step;
+  std::span<const ExpertWork> works;
+  // What else there is to do while experts load; called once, when their reads have begun.
+  std::function<void()> meanwhile;
 };
 
 // Scratch that lives from step to step.
@@ -35,8 +47,8 @@ struct ExpertScratch {
 
 // outputs[work.outputs[i]] = down(silu(gate x) * up x) for x = input row work.rows[i].
 Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& team,
-                         const ExpertShape& shape, std::span<const ExpertWork> works,
-                         const Activations& input, ExpertScratch& scratch, float* outputs);
+                         const ExpertStep& step, const Activations& input, ExpertScratch& scratch,
+                         float* outputs);
 
 // The same arithmetic for a matrix pair in memory (shared expert, dense layer): output rows are
 // input rows.

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "experts/expert_cache.h"
+#include "experts/look_ahead.h"
 #include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
+#include "model/layers/router.h"
 #include "model/model.h"
 #include "storage/container.h"
 #include "storage/dense_weights.h"
@@ -24,9 +26,13 @@ struct ModelOptions {
   int64_t rows_max = 512;   // of one pass
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  LookAhead look_ahead = LookAhead::automatic;
+  RoutingSource* routing = nullptr;              // outlives the model; null: the routers route
   std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
-  DenseWeights::Progress load_progress = {};     // may end the loading with an error
-  bool locks_weights = false;                    // dense ones, in memory, where the limit allows
+  std::vector<float> usage_prior =
+      {};  // uses that each expert starts with, as the cache counts them
+  DenseWeights::Progress load_progress = {};  // may end the loading with an error
+  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
   ReaderSettings reader = {};
 };
 

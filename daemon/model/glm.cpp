@@ -10,6 +10,8 @@
 namespace glmd {
 namespace {
 
+constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
+
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
   CacheLayout layout;
   layout.layers = config.layers + (with_draft ? 1 : 0);
@@ -47,7 +49,8 @@ ExpertTable expert_table(const Container& container, const CheckpointConfig& con
                                .offset = tensor->offset,
                                .bytes = tensor->bytes,
                                .hash = tensor->hash,
-                               .name = fmt::format("layer {}: expert {}", layer, expert)});
+                               .name = fmt::format("expert {}", expert),
+                               .file_name = container.files()[tensor->file]});
     }
   }
   return table;
@@ -82,10 +85,12 @@ class GlmPass : public ForwardPass {
     int64_t first_logits = 0, logits_count = 0;
   };
 
+  bool is_stream() const { return static_cast<int64_t>(rows_.size()) >= stream_rows_min; }
   void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
   void fill_angles();
   void norm_rows(const float* x, const float* weight, float* out);
   Result<void> run_layer_body(int64_t layer);
+  Result<void> run_routed(int64_t layer);
   void tell_observers(int64_t layer);
   Result<void> finish(const float* norm, const Matrix& head);
 
@@ -95,6 +100,8 @@ class GlmPass : public ForwardPass {
   std::vector<PassRow> rows_;
   int64_t layers_done_ = 0;
   bool is_draft_ = false, is_done_ = false;
+  bool looks_ahead_ = false;
+  int64_t busy_ns_ = 0, misses_ = 0;  // of the layers run so far
 };
 
 void GlmPass::add_rows(GlmSequence& sequence, int64_t first_position, int64_t count) {
@@ -115,6 +122,7 @@ void GlmPass::fill_angles() {
 
 void GlmPass::start(std::vector<BatchPart> parts) {
   std::vector<int32_t> tokens;
+  int64_t longest_part = 0;
   for (const BatchPart& part : parts) {
     auto& sequence = static_cast<GlmSequence&>(*part.sequence);
     const auto count = static_cast<int64_t>(part.tokens.size());
@@ -124,8 +132,10 @@ void GlmPass::start(std::vector<BatchPart> parts) {
                       .wants_logits = part.wants_logits,
                       .wants_all_logits = part.wants_all_logits});
     add_rows(sequence, sequence.length(), count);
+    longest_part = std::max(longest_part, count);
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
   }
+  model_.cache_->advance(longest_part);
   const int64_t width = model_.config_.hidden_size;
   const Matrix& embedding = model_.embedding_;
   float* hidden = grown(workspace_->hidden, static_cast<int64_t>(rows_.size()) * width);
@@ -136,6 +146,8 @@ void GlmPass::start(std::vector<BatchPart> parts) {
            hidden + static_cast<int64_t>(row) * width);
   }
   fill_angles();
+  looks_ahead_ =
+      is_stream() ? model_.options_.look_ahead != LookAhead::off : model_.look_ahead_.is_on();
 }
 
 void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
@@ -186,7 +198,9 @@ void GlmPass::norm_rows(const float* x, const float* weight, float* out) {
 Result<void> GlmPass::run_layer() {
   CHECK(!is_done());
   const int64_t layer = is_draft_ ? model_.config_.layers : layers_done_;
+  const int64_t begin_ns = SteadyClock().now_ns();
   TRY_CONTEXT(run_layer_body(layer), fmt::format("layer {}", layer));
+  busy_ns_ += SteadyClock().now_ns() - begin_ns;
   ++layers_done_;
   if (model_.layers_[layer].routed && !model_.options_.observers.empty()) tell_observers(layer);
   if (is_draft_) {
@@ -216,8 +230,7 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   norm_rows(hidden, weights.post_attention_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
   if (weights.routed) {
-    model_.cache_->begin_step(row_count);
-    TRY(run_mixture_of_experts(compute, config, weights, *model_.cache_, row_count, workspace));
+    TRY(run_routed(layer));
   } else {
     const FeedForwardWeights& mlp = weights.feed_forward;
     run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
@@ -240,6 +253,23 @@ void GlmPass::tell_observers(int64_t layer) {
     observer->routed(
         {.layer = static_cast<int32_t>(layer), .positions = positions, .experts = experts});
   }
+}
+
+Result<void> GlmPass::run_routed(int64_t layer) {
+  const LayerWeights* next = nullptr;
+  if (looks_ahead_ && layer + 1 < model_.config_.layers && model_.layers_[layer + 1].routed) {
+    next = &model_.layers_[layer + 1];
+  }
+  const RoutedLayer routed{.layer = layer,
+                           .weights = model_.layers_[layer],
+                           .next = next,
+                           .pace = is_stream() ? Pace::stream : Pace::step,
+                           .routing = model_.options_.routing};
+  const int64_t misses_before = model_.cache_->stats().misses;
+  TRY(run_mixture_of_experts(model_.compute(), model_.config_, routed, *model_.cache_, rows_,
+                             *workspace_));
+  misses_ += model_.cache_->stats().misses - misses_before;
+  return {};
 }
 
 // The last norm for all rows, the output head for those that want logits.
@@ -306,6 +336,9 @@ void GlmPass::drop(int64_t index) {
 
 void GlmPass::commit() {
   CHECK(is_done());
+  if (!is_draft_ && !is_stream()) {
+    model_.look_ahead_.add_pass(static_cast<double>(busy_ns_) * 1e-9, misses_);
+  }
   for (const Part& part : parts_) {
     if (part.sequence == nullptr) continue;
     if (is_draft_) {
@@ -334,7 +367,8 @@ GlmModel::GlmModel(const ModelOptions& options, CheckpointConfig config)
     : options_(options),
       config_(std::move(config)),
       team_(options.threads),
-      rotary_(config_.rope_theta, config_.qk_rope_head_dim) {}
+      rotary_(config_.rope_theta, config_.qk_rope_head_dim),
+      look_ahead_(options.look_ahead) {}
 
 Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
                                               const ModelOptions& options) {
@@ -354,7 +388,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   for (int64_t layer = 0; layer < layers; ++layer) {
     model->layers_.push_back(bind_layer(model->weights_, shape, layer));
     if (model->layers_.back().routed) {
-      model->layers_.back().routed->first_expert = experts.first[layer];
+      model->layers_.back().routed->experts = {
+          .first = experts.first[layer], .count = static_cast<int32_t>(shape.n_routed_experts)};
       model->layers_.back().routed->shape = experts.shapes[layer];
     }
   }
@@ -369,8 +404,16 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   }
 
   model->reader_ = TRY(open_block_reader(container.files(), options.reader));
-  model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                          *model->reader_.reader, options.verify));
+  const int64_t experts_in_cache = std::ssize(experts.extents);
+  model->cache_.emplace(
+      TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
+                              *model->reader_.reader, options.verify, shape.n_routed_experts)));
+  const int64_t expert_count = std::min(experts_in_cache, std::ssize(options.usage_prior));
+  for (int64_t expert = 0; expert < expert_count; ++expert) {
+    const float uses = options.usage_prior[expert];
+    if (uses > 0) model->cache_->seed_heat(static_cast<int32_t>(expert), uses);
+  }
+  model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,
                    .layers = shape.layers,
@@ -393,12 +436,12 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
   // The buffers of Workspace, activation codes included.
   const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
   const int64_t floats =
-      6 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
+      7 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
       config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
                       2 * config.v_head_dim) +
       config.index_n_heads * (config.index_head_dim + 1) + config.index_head_dim +
-      config.index_topk + config.n_routed_experts +
-      config.experts_per_token * (config.hidden_size + 2) +
+      config.index_topk + 2 * config.n_routed_experts +
+      config.experts_per_token * (config.hidden_size + 4) +
       2 * std::max(config.intermediate_size,
                    config.moe_intermediate_size * std::max<int64_t>(1, config.n_shared_experts));
   sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));

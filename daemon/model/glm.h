@@ -52,6 +52,7 @@ class GlmModel : public Model {
   Matrix draft_embedding_{}, draft_head_{};
   OpenedReader reader_;
   std::optional<ExpertCache> cache_;
+  LookAheadSwitch look_ahead_;
   std::optional<CachePool> pool_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use
 };

@@ -48,7 +48,7 @@ LayerWeights bind_layer(const DenseWeights& weights, const CheckpointConfig& con
     bound.feed_forward = {bind.matrix("shared.gate_up"), bind.matrix("shared.down")};
     bound.routed = RoutedWeights{.router = bind.matrix("router"),
                                  .bias = bind.vector("router_bias"),
-                                 .first_expert = -1,
+                                 .experts = {},
                                  .shape = {}};
   } else {
     bound.feed_forward = {bind.matrix("mlp.gate_up"), bind.matrix("mlp.down")};

@@ -24,7 +24,7 @@ struct FeedForwardWeights {
 struct RoutedWeights {
   Matrix router;
   const float* bias;
-  int32_t first_expert;  // index in the cache of expert 0 of this layer
+  ExpertRange experts;  // in the cache
   ExpertShape shape;
 };
 

@@ -46,6 +46,10 @@ struct Workspace {
   std::vector<float> router_scores;   // [rows][experts]
   std::vector<Choice> choices;        // [rows][chosen]
   std::vector<float> expert_outputs;  // [rows][chosen][hidden]
+  std::vector<float> guess_state;     // [rows][hidden]: what the next layer's router may see
+  std::vector<float> guess_scores;    // [rows][experts]
+  std::vector<Choice> guess_choices;  // [rows][chosen]
+  ActivationRows guess_rows;
   ExpertScratch experts;
   std::vector<std::vector<const uint8_t*>>
       blocks;  // per sequence of the pass: cache blocks of a layer

@@ -50,4 +50,13 @@ bool AlignedMemory::lock() {
   return size_bytes_ == 0 || ::mlock(data_, static_cast<size_t>(size_bytes_)) == 0;
 }
 
+void AlignedMemory::give_back(std::span<uint8_t> part) {
+  constexpr int64_t page_bytes = 4096;
+  const int64_t offset = round_up(part.data() - data_, page_bytes);
+  const int64_t end =
+      (part.data() - data_ + static_cast<int64_t>(part.size())) / page_bytes * page_bytes;
+  if (end <= offset) return;
+  ::madvise(data_ + offset, static_cast<size_t>(end - offset), MADV_DONTNEED);
+}
+
 }  // namespace glmd

@@ -25,6 +25,8 @@ class AlignedMemory {
 
   // False where RLIMIT_MEMLOCK forbids it.
   bool lock();
+  // Whole pages of `part` go back to the system and are zero when touched again.
+  void give_back(std::span<uint8_t> part);
 
  private:
   uint8_t* data_ = nullptr;

@@ -1,10 +1,11 @@
 // The expert cache over a reader that misbehaves on purpose.
+#include "experts/expert_cache.h"
+
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <random>
+#include <set>
 
-#include "experts/expert_cache.h"
+#include "faulty_reader.h"
 #include "storage/manifest.h"
 
 namespace glmd {
@@ -12,165 +13,337 @@ namespace {
 
 constexpr int64_t expert_size = 4096;
 
-std::vector<uint8_t> content_of(int32_t expert) {
-  std::vector<uint8_t> bytes(expert_size);
-  std::mt19937 random(static_cast<uint32_t>(expert));
+std::vector<uint8_t> random_bytes(int64_t count, uint32_t seed) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  std::mt19937 random(seed);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   return bytes;
 }
 
-// Delivers in any order, and fails or flips a bit as the seed says.
-class FaultyReader : public BlockReader {
+// A cache of equal experts over a file, and what a layer does with it.
+class Rig {
  public:
-  explicit FaultyReader(uint32_t seed, double fault_share)
-      : random_(seed), fault_share_(fault_share) {}
+  Rig(int32_t experts, int64_t slots, uint32_t seed, double fault_share = 0)
+      : content_(random_bytes(experts * expert_size, 7)),
+        reader(content_, seed, fault_share),
+        cache(ExpertCache::create(extents(experts), slots * expert_size, reader, Verify::always)
+                  .value()) {}
 
-  void submit(const ReadRequest& request) override { waiting_.push_back(request); }
-  void promote(uint64_t) override {}
-  void cancel(uint64_t) override {}
-  int64_t outstanding() const override { return static_cast<int64_t>(waiting_.size()); }
-  std::optional<ReadCompletion> poll() override {
-    if (waiting_.empty()) return std::nullopt;
-    return wait();
-  }
-  ReadCompletion wait() override {
-    const size_t index = random_() % waiting_.size();
-    const ReadRequest request = waiting_[index];
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
-    const std::vector<uint8_t> bytes =
-        content_of(static_cast<int32_t>(request.offset / expert_size));
-    std::copy(bytes.begin(), bytes.end(), request.target);
-    if (share() >= fault_share_) return {request.tag, Result<void>()};
-    if (share() < 0.5) {
-      request.target[random_() % expert_size] ^= 1;
-      return {request.tag, Result<void>()};
+  std::vector<ExpertExtent> extents(int32_t count) const {
+    std::vector<ExpertExtent> list;
+    for (int32_t i = 0; i < count; ++i) {
+      list.push_back({.file = 0,
+                      .offset = i * expert_size,
+                      .bytes = expert_size,
+                      .hash = hash_of(i),
+                      .name = "expert " + std::to_string(i),
+                      .file_name = "experts.safetensors"});
     }
-    return {request.tag,
-            error(ErrorKind::io, "experts.safetensors: read at {}: wanted {} bytes, got 7",
-                  request.offset, request.bytes)};
+    return list;
   }
+  uint64_t hash_of(int32_t expert) const {
+    return hash_bytes({content_.data() + expert * expert_size, expert_size});
+  }
+
+  void begin_step(std::vector<int32_t> experts, double uses = 1, ExpertRange layer = {0, 1 << 20},
+                  Pace pace = Pace::step) {
+    std::vector<ExpertWant> wants;
+    for (const int32_t expert : experts) wants.push_back({expert, 1, uses});
+    cache.begin_step(layer, wants, pace);
+  }
+  // One layer: every expert is had and checked.
+  void run(std::vector<int32_t> experts, double uses = 1, ExpertRange layer = {0, 1 << 20},
+           Pace pace = Pace::step) {
+    begin_step(experts, uses, layer, pace);
+    std::vector<int32_t> misses;
+    for (const int32_t expert : experts) {
+      if (const auto lease = cache.find(expert)) {
+        expect_whole(expert, *lease);
+      } else {
+        misses.push_back(expert);
+      }
+    }
+    size_t started = 0, done = 0;
+    while (done < misses.size()) {
+      while (started < misses.size() && cache.start_load(misses[started])) ++started;
+      ExpertCache::Arrival arrival = cache.wait_for_arrival();
+      ++done;
+      ASSERT_TRUE(arrival.lease.ok());
+      expect_whole(arrival.expert, arrival.lease.value());
+    }
+  }
+  void expect_whole(int32_t expert, const ExpertLease& lease) const {
+    EXPECT_EQ(hash_bytes({lease.bytes(), expert_size}), hash_of(expert));
+  }
+  bool is_here(int32_t expert) { return cache.find(expert).has_value(); }
 
  private:
-  double share() { return static_cast<double>(random_() % 1000) / 1000; }
-  std::deque<ReadRequest> waiting_;
-  std::mt19937 random_;
-  double fault_share_;
+  std::vector<uint8_t> content_;
+
+ public:
+  FaultyReader reader;
+  ExpertCache cache;
 };
 
-std::vector<ExpertExtent> extents(int32_t count) {
-  std::vector<ExpertExtent> list;
-  for (int32_t i = 0; i < count; ++i) {
-    list.push_back({.file = 0,
-                    .offset = i * expert_size,
-                    .bytes = expert_size,
-                    .hash = hash_bytes(content_of(i)),
-                    .name = "layer 0: expert " + std::to_string(i)});
-  }
-  return list;
-}
-
 TEST(ExpertCache, an_arena_below_two_slots_is_refused_with_both_numbers) {
-  FaultyReader reader(1, 0);
-  const Result<ExpertCache> cache = ExpertCache::create(extents(8), 4096, reader, Verify::always);
+  Rig rig(8, 2, 1);
+  const Result<ExpertCache> cache =
+      ExpertCache::create(rig.extents(8), 4096, rig.reader, Verify::always);
   ASSERT_FALSE(cache.ok());
   EXPECT_EQ(cache.error().kind, ErrorKind::no_memory);
   EXPECT_EQ(cache.error().message, "expert arena: wanted at least 8192 bytes, got 4096");
 }
 
+TEST(ExpertCache, sizes_share_the_arena_by_their_experts_and_leave_no_slot_unused) {
+  Rig rig(100, 2, 1);
+  std::vector<ExpertExtent> extents = rig.extents(100);
+  for (int32_t i = 90; i < 100; ++i) extents[i].bytes = 2 * expert_size;
+  EXPECT_EQ(ExpertCache::arena_bytes_min(extents), 6 * expert_size);
+  // Half of each: 45 of one size, 5 of twice the size.
+  const ExpertCache half =
+      ExpertCache::create(extents, 55 * expert_size, rig.reader, Verify::off).value();
+  EXPECT_EQ(half.slot_count(), 50);
+  const ExpertCache all =
+      ExpertCache::create(extents, 1000 * expert_size, rig.reader, Verify::off).value();
+  EXPECT_EQ(all.slot_count(), 100);
+}
+
 TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
-  FaultyReader reader(2, 0);
-  ExpertCache cache =
-      ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
-  cache.begin_step(1);
-  cache.want(0, 1);
-  ASSERT_TRUE(cache.start_load(0));
-  const ExpertLease pinned = cache.wait_for_arrival().lease.value();
-  for (int32_t expert = 1; expert < 8; ++expert) {
-    cache.want(expert, 1);
-    ASSERT_TRUE(cache.start_load(expert));
-    EXPECT_EQ(cache.wait_for_arrival().expert, expert);
-  }
-  EXPECT_EQ(hash_bytes({pinned.bytes(), expert_size}), hash_bytes(content_of(0)));
-  EXPECT_TRUE(cache.find(0).has_value());
+  Rig rig(8, 2, 2);
+  rig.begin_step({0});
+  ASSERT_TRUE(rig.cache.start_load(0));
+  const ExpertLease pinned = rig.cache.wait_for_arrival().lease.value();
+  for (int32_t expert = 1; expert < 8; ++expert) rig.run({expert});
+  rig.expect_whole(0, pinned);
+  EXPECT_TRUE(rig.is_here(0));
 }
 
 TEST(ExpertCache, a_full_cache_of_pins_starts_no_load) {
-  FaultyReader reader(3, 0);
-  ExpertCache cache =
-      ExpertCache::create(extents(8), 2 * expert_size, reader, Verify::always).value();
-  cache.begin_step(1);
-  ASSERT_TRUE(cache.start_load(0));
-  ASSERT_TRUE(cache.start_load(1));
-  const ExpertLease first = cache.wait_for_arrival().lease.value();
-  const ExpertLease second = cache.wait_for_arrival().lease.value();
-  EXPECT_FALSE(cache.start_load(2));
+  Rig rig(8, 2, 3);
+  rig.begin_step({0, 1, 2});
+  ASSERT_TRUE(rig.cache.start_load(0));
+  ASSERT_TRUE(rig.cache.start_load(1));
+  const ExpertLease first = rig.cache.wait_for_arrival().lease.value();
+  const ExpertLease second = rig.cache.wait_for_arrival().lease.value();
+  EXPECT_FALSE(rig.cache.start_load(2));
 }
 
 TEST(ExpertCache, experts_of_the_running_step_are_the_last_victims) {
-  FaultyReader reader(4, 0);
-  ExpertCache cache =
-      ExpertCache::create(extents(8), 3 * expert_size, reader, Verify::always).value();
-  cache.begin_step(1);
-  for (int32_t expert : {0, 1, 2}) {
-    cache.want(expert, 100);  // hot
-    ASSERT_TRUE(cache.start_load(expert));
-  }
-  cache.drain();
-  cache.begin_step(1);
-  cache.want(1, 1);
-  cache.want(5, 1);
-  ASSERT_TRUE(cache.start_load(5));
-  cache.drain();
-  EXPECT_TRUE(cache.find(1).has_value());
+  Rig rig(8, 3, 4);
+  rig.run({0, 2}, 100);  // hot
+  rig.run({1});
+  rig.run({1, 5});
+  EXPECT_TRUE(rig.is_here(1));
+  EXPECT_TRUE(rig.is_here(5));
 }
 
-TEST(ExpertCache, faults_end_in_the_right_bytes_or_an_error_that_names_the_expert) {
-  for (uint32_t seed = 1; seed <= 300; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    FaultyReader reader(seed, 0.3);
-    ExpertCache cache =
-        ExpertCache::create(extents(12), 4 * expert_size, reader, Verify::always).value();
-    std::mt19937 random(seed);
-    for (int step = 0; step < 10; ++step) {
-      cache.begin_step(1);
-      for (int i = 0; i < 3; ++i) {
-        const auto expert = static_cast<int32_t>(random() % 12);
-        cache.want(expert, 1);
-        std::optional<ExpertLease> lease = cache.find(expert);
-        if (!lease) {
-          ASSERT_TRUE(cache.start_load(expert));
-          ExpertCache::Arrival arrival = cache.wait_for_arrival();
-          ASSERT_EQ(arrival.expert, expert);
-          if (!arrival.lease.ok()) {
-            EXPECT_NE(arrival.lease.error().message.find("expert " + std::to_string(expert) + ":"),
-                      std::string::npos)
-                << arrival.lease.error().message;
-            EXPECT_FALSE(cache.find(expert).has_value());
-            continue;
-          }
-          lease = std::move(arrival.lease).value();
-        }
-        ASSERT_EQ(hash_bytes({lease->bytes(), expert_size}), hash_bytes(content_of(expert)));
-      }
-    }
-    EXPECT_EQ(reader.outstanding(), 0);
+TEST(ExpertCache, a_step_that_wants_more_than_fits_runs_in_waves) {
+  Rig rig(8, 2, 5);
+  rig.run({0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(rig.reader.submitted.size(), 8U);
+}
+
+TEST(ExpertCache, uses_are_forgotten_by_tokens_not_by_layers) {
+  Rig rig(8, 2, 6);
+  rig.run({0, 1}, 100);
+  for (int layer = 0; layer < 1000; ++layer) rig.begin_step({});
+  rig.cache.advance(1);
+  rig.run({2});  // as cold as the slots can get
+  rig.run({3});
+  EXPECT_EQ(rig.is_here(0) + rig.is_here(1), 1);
+  rig.cache.advance(64 * 20);
+  rig.run({4, 5});
+  EXPECT_EQ(rig.is_here(0) + rig.is_here(1), 0);
+}
+
+TEST(ExpertCache, a_history_is_a_prior_and_uses_are_counted) {
+  Rig rig(8, 3, 7);
+  rig.cache.seed_heat(3, 10);
+  rig.run({0, 1, 3});
+  rig.run({0, 1});
+  rig.run({0, 1, 4});  // 3 would be the least recent, 0 and 1 are wanted
+  EXPECT_FALSE(rig.is_here(3));
+  rig.run({3});
+  rig.run({5});
+  EXPECT_TRUE(rig.is_here(3));
+  EXPECT_EQ(rig.cache.use_counts(), (std::vector<int64_t>{3, 3, 0, 2, 1, 1, 0, 0}));
+}
+
+TEST(ExpertCache, shrinking_evicts_the_coldest_and_growing_takes_the_memory_again) {
+  Rig rig(16, 8, 8);
+  rig.run({0, 1, 2, 3, 4, 5, 6, 7});
+  rig.run({1, 4, 6}, 5);
+  EXPECT_EQ(rig.cache.resize(3 * expert_size), 3 * expert_size);
+  EXPECT_EQ(rig.cache.slot_count(), 3);
+  for (const int32_t expert : {1, 4, 6}) EXPECT_TRUE(rig.is_here(expert)) << expert;
+  EXPECT_EQ(rig.cache.resize(0), 2 * expert_size) << "the floor";
+  rig.run({8, 9, 10});
+  EXPECT_EQ(rig.cache.resize(100 * expert_size), 8 * expert_size) << "what was reserved";
+  rig.run({0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(rig.cache.resident_count(), 8);
+}
+
+// Four layers of 16 experts in 32 slots, 4 of which are buffers: each layer's share is 7.
+TEST(ExpertCache, a_stream_reads_each_expert_once_and_leaves_the_other_layers_alone) {
+  Rig rig(64, 32, 9);
+  rig.cache.allow_read_ahead(true);
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    std::vector<int32_t> some;
+    for (int32_t i = 0; i < 7; ++i) some.push_back(16 * layer + i);
+    rig.run(some);
   }
+  const int64_t resident_count = rig.cache.resident_count();
+  ASSERT_EQ(resident_count, 28);
+  rig.reader.submitted.clear();
+  rig.cache.advance(512);
+  for (int32_t layer = 0; layer < 4; ++layer) {
+    std::vector<int32_t> all;
+    for (int32_t i = 0; i < 16; ++i) all.push_back(16 * layer + i);
+    rig.run(all, 1, {16 * layer, 16}, Pace::stream);
+  }
+  EXPECT_EQ(std::set(rig.reader.submitted.begin(), rig.reader.submitted.end()).size(),
+            rig.reader.submitted.size());
+  EXPECT_EQ(rig.reader.submitted.size(), 64U - resident_count);
+}
+
+TEST(ExpertCache, a_stream_keeps_its_hottest) {
+  Rig rig(32, 16, 10);
+  std::vector<ExpertWant> wants;
+  for (int32_t i = 0; i < 16; ++i) wants.push_back({i, 1, i % 2 == 0 && i < 14 ? 8.0 : 1.0});
+  rig.cache.begin_step({0, 16}, wants, Pace::stream);
+  for (int32_t i = 0; i < 16; ++i) {
+    ASSERT_TRUE(rig.cache.start_load(i)) << i;
+    rig.cache.drain();
+  }
+  for (int32_t i = 0; i < 16; ++i) EXPECT_EQ(rig.is_here(i), i % 2 == 0 && i < 14) << i;
+}
+
+// 16 slots, of which 2 are for reads ahead.
+class ReadAhead : public testing::Test {
+ protected:
+  ReadAhead() { rig.cache.allow_read_ahead(true); }
+  const ExpertCacheStats& stats() { return rig.cache.stats(); }
+  Rig rig{64, 16, 11};
+  const ExpertRange layer{32, 32};
+};
+
+TEST_F(ReadAhead, is_refused_unless_allowed_and_beyond_its_share) {
+  Rig other(64, 16, 12);
+  EXPECT_FALSE(other.cache.read_ahead(1));
+  EXPECT_TRUE(rig.cache.read_ahead(32));
+  EXPECT_FALSE(rig.cache.read_ahead(32)) << "it is on its way";
+  EXPECT_TRUE(rig.cache.read_ahead(33));
+  EXPECT_FALSE(rig.cache.read_ahead(34));
+  EXPECT_EQ(stats().ahead_issued, 2);
+}
+
+TEST_F(ReadAhead, whole_when_wanted_is_a_hit_and_stays) {
+  ASSERT_TRUE(rig.cache.read_ahead(40));
+  while (rig.reader.outstanding() > 0) rig.cache.poll_arrival();
+  rig.run({40}, 1, layer);
+  EXPECT_EQ(stats().ahead_used, 1);
+  EXPECT_EQ(stats().hits, 1);
+  EXPECT_EQ(stats().misses, 0);
+  EXPECT_EQ(rig.cache.resident_count(), 1);
+}
+
+TEST_F(ReadAhead, under_way_when_wanted_is_read_on_as_demand) {
+  ASSERT_TRUE(rig.cache.read_ahead(40));
+  rig.run({40}, 1, layer);
+  EXPECT_EQ(stats().ahead_late, 1);
+  EXPECT_EQ(stats().misses, 1);
+  EXPECT_EQ(rig.reader.submitted.size(), 1U);
+}
+
+TEST_F(ReadAhead, a_wrong_guess_is_cancelled_or_gives_its_slot_to_the_next) {
+  for (int32_t round = 0; round < 200; ++round) {
+    const int32_t guess = 40 + round % 20;
+    const bool is_absent = rig.cache.is_absent(guess);
+    ASSERT_EQ(rig.cache.read_ahead(guess), is_absent) << round;
+    rig.run({32}, 1, layer);
+    while (rig.reader.outstanding() > 0) rig.cache.poll_arrival();
+  }
+  EXPECT_EQ(stats().ahead_used + stats().ahead_late, 0);
+  EXPECT_GT(stats().ahead_wasted, 0);
+  EXPECT_GT(stats().ahead_dropped, 0);
+  EXPECT_EQ(stats().ahead_wasted + stats().ahead_dropped, stats().ahead_issued);
+}
+
+TEST_F(ReadAhead, a_cancelled_one_that_is_wanted_after_all_is_read) {
+  for (int32_t round = 0; round < 50; ++round) {
+    const int32_t expert = 40 + round % 20;
+    if (!rig.cache.is_absent(expert)) continue;
+    ASSERT_TRUE(rig.cache.read_ahead(expert));
+    rig.begin_step({33}, 1, layer);  // cancels
+    rig.run({expert}, 1, layer);
+  }
+}
+
+TEST_F(ReadAhead, guesses_of_a_pass_survive_the_layers_of_another) {
+  ASSERT_TRUE(rig.cache.read_ahead(40));
+  rig.run({0, 1, 2, 3}, 1, {0, 32});
+  rig.run({40}, 1, layer);
+  EXPECT_EQ(stats().ahead_used + stats().ahead_late, 1);
+}
+
+TEST_F(ReadAhead, never_evicts_what_the_step_wants_and_costs_residents_nothing_but_its_share) {
+  std::vector<int32_t> hot;
+  for (int32_t i = 0; i < 14; ++i) hot.push_back(i);
+  rig.run(hot, 50, {0, 32});
+  for (int32_t round = 0; round < 100; ++round) {
+    rig.cache.read_ahead(40 + round % 24);
+    rig.run({33}, 0.01, layer);
+  }
+  int here = 0;
+  for (const int32_t expert : hot) here += rig.is_here(expert);
+  EXPECT_GE(here, 13) << "33 is resident too";
 }
 
 TEST(Eviction, the_coldest_goes_ties_by_least_recent_use) {
-  const std::vector<SlotUse> slots = {{.heat = 3, .last_step = 1, .is_evictable = true},
-                                      {.heat = 1, .last_step = 5, .is_evictable = true},
-                                      {.heat = 1, .last_step = 4, .is_evictable = true},
-                                      {.heat = 0, .last_step = 0, .is_evictable = false}};
+  std::vector<SlotUse> slots = {{.heat = 3, .last_step = 1, .is_evictable = true},
+                                {.heat = 1, .last_step = 5, .is_evictable = true},
+                                {.heat = 1, .last_step = 4, .is_evictable = true},
+                                {.heat = 0, .last_step = 0, .is_evictable = false}};
   EXPECT_EQ(choose_victim(slots), 2);
+  slots[1].is_wanted = slots[2].is_wanted = true;
+  EXPECT_EQ(choose_victim(slots), 0) << "what the step wants goes last";
   EXPECT_EQ(choose_victim({}), -1);
 }
 
 TEST(Eviction, an_old_favourite_is_outlived) {
-  const double old_favourite = add_uses(-1e300, 100, 0);
-  const double newcomer = add_uses(-1e300, 1, 64 * 7);  // 100 halved seven times is below one
+  const double old_favourite = add_uses(-1e300, 100, 0, 64);
+  const double newcomer = add_uses(-1e300, 1, 64 * 7, 64);  // 100 halved seven times is below one
   EXPECT_LT(old_favourite, newcomer);
-  EXPECT_GT(old_favourite, add_uses(-1e300, 1, 64 * 6));
+  EXPECT_GT(old_favourite, add_uses(-1e300, 1, 64 * 6, 64));
+}
+
+TEST(Eviction, a_layer_gives_from_its_equal_share_on_else_the_one_that_holds_most) {
+  const std::vector<int64_t> held = {3, 5, 4};
+  EXPECT_EQ(choose_giver(held, 2, 12), 2);
+  EXPECT_EQ(choose_giver(held, 0, 12), 1);
+  EXPECT_EQ(choose_giver(held, -1, 12), 1);
+}
+
+TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    std::vector<SlotUse> slots(37);
+    VictimQueue queue(37, 2);
+    for (int change = 0; change < 1000; ++change) {
+      const auto slot = static_cast<int32_t>(random() % slots.size());
+      slots[slot] = {.heat = static_cast<double>(random() % 6),
+                     .last_step = static_cast<int64_t>(random() % 4),
+                     .is_evictable = random() % 3 != 0,
+                     .is_wanted = random() % 4 == 0};
+      if (slots[slot].is_evictable) {
+        queue.put(slot, 1, slots[slot]);
+      } else {
+        queue.remove(slot);
+      }
+      ASSERT_EQ(queue.first(1), choose_victim(slots));
+    }
+  }
 }
 
 }  // namespace

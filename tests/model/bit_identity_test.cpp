@@ -28,15 +28,18 @@ TEST_P(BitIdentity, steps_threads_arena_and_kernels_never_change_a_bit) {
         std::string_view(kernels) == "scalar";  // slow: one run of its own is enough
     for (const int threads : {1, 2}) {
       for (const int64_t step_rows : {int64_t{1}, int64_t{7}, int64_t{4096}}) {
-        for (const bool has_small_arena : {true, false}) {
-          if (is_scalar && (step_rows != 7 || threads != 2 || !has_small_arena)) continue;
+        for (const double arena_share : {0.0, 0.5, 1.0}) {
+          if (is_scalar && (step_rows != 7 || threads != 2 || arena_share != 0)) continue;
+          // Half an arena has room to read ahead; many rows stream through it.
+          if (arena_share == 0.5 && (step_rows == 7 || threads != 2)) continue;
           const Logits got = logits_of(container, one.ids,
                                        {.threads = threads,
                                         .kernels = kernels,
-                                        .has_small_arena = has_small_arena,
+                                        .arena_share = arena_share,
+                                        .look_ahead = LookAhead::on,
                                         .step_rows = step_rows});
           SCOPED_TRACE(testing::Message() << kernels << ", " << threads << " threads, steps of "
-                                          << step_rows << ", small arena " << has_small_arena);
+                                          << step_rows << ", arena share " << arena_share);
           ASSERT_EQ(got.main.size(), whole.main.size());
           EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
           EXPECT_EQ(got.draft.size(), whole.draft.size());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -81,23 +82,27 @@ inline Container convert_and_open(const std::string& source, const std::string& 
 struct RunOptions {
   int threads = 1;
   const char* kernels = "auto";
-  bool has_small_arena = false;  // the floor
+  double arena_share = 1;  // of the experts; 0: the floor
+  LookAhead look_ahead = LookAhead::automatic;
   int64_t step_rows = 1 << 12;
 };
 
 inline std::unique_ptr<Model> open_for(const Container& container, const RunOptions& options,
                                        int64_t tokens) {
   const ModelSizes sizes = model_sizes(container, true).value();
-  return open_model(
-             container,
-             {.threads = options.threads,
-              .kernels = find_kernels(options.kernels),
-              .context_tokens = tokens,
-              .sessions = 1,
-              .arena_bytes = options.has_small_arena ? sizes.arena_bytes_min : sizes.experts_bytes,
-              .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
-              .rows_max = options.step_rows,
-              .with_draft = true})
+  return open_model(container,
+                    {.threads = options.threads,
+                     .kernels = find_kernels(options.kernels),
+                     .context_tokens = tokens,
+                     .sessions = 1,
+                     .arena_bytes =
+                         std::max(sizes.arena_bytes_min,
+                                  static_cast<int64_t>(options.arena_share *
+                                                       static_cast<double>(sizes.experts_bytes))),
+                     .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
+                     .rows_max = options.step_rows,
+                     .with_draft = true,
+                     .look_ahead = options.look_ahead})
       .value();
 }
 

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+
+#include "experts/look_ahead.h"
 
 namespace glmd {
 namespace {
 
+// Scores of a layer's router for `input` and the experts they choose.
 Result<void> route(const Compute& compute, const CheckpointConfig& config,
-                   const RoutedWeights& weights, int64_t row_count, Workspace& workspace) {
+                   const RoutedWeights& weights, ActivationRows& input, int64_t row_count,
+                   std::vector<float>& score_buffer, std::vector<Choice>& choice_buffer) {
   const int64_t experts = config.n_routed_experts, chosen = config.experts_per_token;
-  float* scores = grown(workspace.router_scores, row_count * experts);
-  grown(workspace.choices, row_count * chosen);
-  multiply(compute, weights.router, workspace.normed_rows, scores, experts);
+  float* scores = grown(score_buffer, row_count * experts);
+  Choice* choices = grown(choice_buffer, row_count * chosen);
+  multiply(compute, weights.router, input, scores, experts);
   const RouterRule rule{.experts = experts,
                         .chosen = chosen,
                         .groups = config.n_group,
@@ -27,53 +30,109 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
     compute.kernels.sigmoid(row_scores, experts, row_scores);
     select_experts(rule, {row_scores, static_cast<size_t>(experts)},
                    {weights.bias, static_cast<size_t>(experts)},
-                   {workspace.choices.data() + row * chosen, static_cast<size_t>(chosen)});
+                   {choices + row * chosen, static_cast<size_t>(chosen)});
   }
   return {};
 }
 
+// What each row counts for when experts are evicted: the end of a prompt tells best what comes
+// next, so a row is worth what is left of it there. Rows of a part are consecutive.
+std::vector<double> use_weights(std::span<const PassRow> rows, double half_life_tokens) {
+  std::vector<double> weights(rows.size(), 1.0);
+  for (size_t row = rows.size(); row-- > 1;) {
+    if (rows[row - 1].part != rows[row].part) continue;
+    weights[row - 1] = weights[row] * std::exp2(-1 / half_life_tokens);
+  }
+  return weights;
+}
+
 // Every chosen expert once, with the rows that chose it, in ascending id.
 std::vector<ExpertWork> work_list(const CheckpointConfig& config, const RoutedWeights& weights,
-                                  int64_t row_count, const Workspace& workspace) {
+                                  std::span<const PassRow> rows, double half_life_tokens,
+                                  const Workspace& workspace) {
   std::vector<int64_t> place(static_cast<size_t>(config.n_routed_experts), -1);
   std::vector<ExpertWork> works;
-  const int64_t count = row_count * config.experts_per_token;
+  const std::vector<double> uses = use_weights(rows, half_life_tokens);
+  const int64_t count = static_cast<int64_t>(rows.size()) * config.experts_per_token;
   for (int64_t output = 0; output < count; ++output) {
     const int32_t expert = workspace.choices[output].expert;
     if (place[expert] < 0) {
       place[expert] = static_cast<int64_t>(works.size());
-      works.push_back({.expert = weights.first_expert + expert, .rows = {}, .outputs = {}});
+      works.push_back({.expert = weights.experts.first + expert, .rows = {}, .outputs = {}});
     }
     ExpertWork& work = works[place[expert]];
-    work.rows.push_back(static_cast<int32_t>(output / config.experts_per_token));
+    const int64_t row = output / config.experts_per_token;
+    work.rows.push_back(static_cast<int32_t>(row));
     work.outputs.push_back(static_cast<int32_t>(output));
+    work.uses += uses[row];
   }
   std::sort(works.begin(), works.end(),
             [](const ExpertWork& a, const ExpertWork& b) { return a.expert < b.expert; });
   return works;
 }
 
-}  // namespace
-
-Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConfig& config,
-                                    const LayerWeights& weights, ExpertCache& cache,
-                                    int64_t row_count, Workspace& workspace) {
-  const RoutedWeights& routed = *weights.routed;
-  TRY(route(compute, config, routed, row_count, workspace));
-
-  const int64_t hidden = config.hidden_size, chosen = config.experts_per_token;
-  float* outputs = grown(workspace.expert_outputs, row_count * chosen * hidden);
-  const std::vector<ExpertWork> works = work_list(config, routed, row_count, workspace);
-  const Activations& input = workspace.normed_rows.for_format(compute, routed.shape.format);
-  TRY(run_experts(cache, compute.kernels, compute.team, routed.shape, works, input,
-                  workspace.experts, outputs));
-
-  float* shared = grown(workspace.update, row_count * hidden);
+void run_shared(const Compute& compute, const CheckpointConfig& config, const LayerWeights& weights,
+                int64_t row_count, Workspace& workspace) {
   const FeedForwardWeights& mlp = weights.feed_forward;
   run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
                    workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
-                   shared, hidden);
+                   grown(workspace.update, row_count * config.hidden_size), config.hidden_size);
+}
 
+// The next layer's router on the state as far as it is known: this layer's attention and shared
+// expert are in it, its routed experts and the next attention are not.
+Result<void> guess_next(const Compute& compute, const CheckpointConfig& config,
+                        const LayerWeights& next, int64_t row_count, Workspace& workspace) {
+  const int64_t hidden = config.hidden_size;
+  float* state = grown(workspace.guess_state, row_count * hidden);
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* x = state + row * hidden;
+      std::copy_n(workspace.hidden.data() + row * hidden, hidden, x);
+      compute.kernels.add_scaled(x, workspace.update.data() + row * hidden, 1.0F, hidden);
+      compute.kernels.rms_norm(x, next.post_attention_norm, hidden,
+                               static_cast<float>(config.rms_norm_eps), x);
+    }
+  });
+  workspace.guess_rows.set(state, hidden, row_count, hidden);
+  return route(compute, config, *next.routed, workspace.guess_rows, row_count,
+               workspace.guess_scores, workspace.guess_choices);
+}
+
+// Reads what the next layer is likely to want, the surest first; all of a stream's, as it lies on
+// disk. A guess that fails costs nothing but itself.
+void read_ahead(const Compute& compute, const CheckpointConfig& config, const RoutedLayer& routed,
+                ExpertCache& cache, std::span<const PassRow> rows, Workspace& workspace) {
+  const LayerWeights& next = *routed.next;
+  const auto row_count = static_cast<int64_t>(rows.size());
+  const int64_t chosen = config.experts_per_token;
+  if (!guess_next(compute, config, next, row_count, workspace).ok()) return;
+  std::vector<int32_t> guesses;
+  for (int64_t row = 0; row < row_count; ++row) {
+    const std::span<Choice> choices{workspace.guess_choices.data() + row * chosen,
+                                    static_cast<size_t>(chosen)};
+    if (routed.routing != nullptr) {
+      routed.routing->guess(routed.layer + 1, rows[row].position, choices);
+    }
+    for (const Choice& choice : choices) {
+      guesses.push_back(next.routed->experts.first + choice.expert);
+    }
+  }
+  std::vector<int32_t> experts = rank_guesses(guesses, chosen);
+  if (routed.pace == Pace::stream) {
+    std::sort(experts.begin(), experts.end(),
+              [&](int32_t a, int32_t b) { return cache.is_stored_before(a, b); });
+  }
+  for (const int32_t expert : experts) {
+    if (cache.is_absent(expert) && !cache.read_ahead(expert)) return;
+  }
+}
+
+// The sum of a row's experts in routing order, then the shared one, into workspace.update.
+void combine(const Compute& compute, const CheckpointConfig& config, int64_t row_count,
+             Workspace& workspace) {
+  const int64_t hidden = config.hidden_size, chosen = config.experts_per_token;
+  float *outputs = workspace.expert_outputs.data(), *shared = workspace.update.data();
   compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       float* sum = outputs + row * chosen * hidden;  // the first expert's place becomes the sum
@@ -85,6 +144,41 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
       compute.kernels.add_scaled(shared + row * hidden, sum, 1.0F, hidden);
     }
   });
+}
+
+}  // namespace
+
+Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConfig& config,
+                                    const RoutedLayer& routed, ExpertCache& cache,
+                                    std::span<const PassRow> rows, Workspace& workspace) {
+  const RoutedWeights& weights = *routed.weights.routed;
+  const auto row_count = static_cast<int64_t>(rows.size());
+  const int64_t chosen = config.experts_per_token;
+  TRY(route(compute, config, weights, workspace.normed_rows, row_count, workspace.router_scores,
+            workspace.choices));
+  if (routed.routing != nullptr) {
+    for (int64_t row = 0; row < row_count; ++row) {
+      routed.routing->choose(
+          routed.layer, rows[row].position,
+          {workspace.choices.data() + row * chosen, static_cast<size_t>(chosen)});
+    }
+  }
+
+  float* outputs = grown(workspace.expert_outputs, row_count * chosen * config.hidden_size);
+  const std::vector<ExpertWork> works =
+      work_list(config, weights, rows, cache.half_life_tokens(), workspace);
+  const Activations& input = workspace.normed_rows.for_format(compute, weights.shape.format);
+  const ExpertStep step{.shape = weights.shape,
+                        .layer = weights.experts,
+                        .pace = routed.pace,
+                        .works = works,
+                        .meanwhile = [&] {
+                          run_shared(compute, config, routed.weights, row_count, workspace);
+                          if (routed.next != nullptr)
+                            read_ahead(compute, config, routed, cache, rows, workspace);
+                        }};
+  TRY(run_experts(cache, compute.kernels, compute.team, step, input, workspace.experts, outputs));
+  combine(compute, config, row_count, workspace);
   return {};
 }
 

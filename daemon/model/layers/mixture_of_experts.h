@@ -10,11 +10,19 @@
 
 namespace glmd {
 
+struct RoutedLayer {
+  int64_t layer = 0;
+  const LayerWeights& weights;
+  const LayerWeights* next = nullptr;  // whose experts are read ahead; null: none
+  Pace pace = Pace::step;
+  RoutingSource* routing = nullptr;  // null: the routers route
+};
+
 // workspace.update = weighted sum of the chosen experts in routing order, then the shared expert;
-// reads workspace.normed_rows. Fails where a router score is not finite or an expert cannot be
-// read.
+// reads workspace.normed_rows and, for the guess of what the next layer wants, workspace.hidden.
+// Fails where a router score is not finite or an expert cannot be read.
 Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConfig& config,
-                                    const LayerWeights& weights, ExpertCache& cache,
-                                    int64_t row_count, Workspace& workspace);
+                                    const RoutedLayer& routed, ExpertCache& cache,
+                                    std::span<const PassRow> rows, Workspace& workspace);
 
 }  // namespace glmd

@@ -27,4 +27,15 @@ struct Choice {
 void select_experts(const RouterRule& rule, std::span<const float> scores,
                     std::span<const float> bias, std::span<Choice> choices);
 
+// Stands in for the routers of weights that do not route like trained ones; for benches. Thread:
+// compute.
+class RoutingSource {
+ public:
+  virtual ~RoutingSource() = default;
+  // Replaces the experts of the token at `position` in `layer`; their weights stay.
+  virtual void choose(int64_t layer, int64_t position, std::span<Choice> choices) = 0;
+  // The same for what the layer before it guesses.
+  virtual void guess(int64_t layer, int64_t position, std::span<Choice> choices) = 0;
+};
+
 }  // namespace glmd

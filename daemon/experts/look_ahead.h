@@ -1,0 +1,39 @@
+// Reading ahead of the router: which experts the next layer is likely to want, and whether reading
+// them pays on this machine. Where the disk is never idle it cannot, so that is measured. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace glmd {
+
+enum class LookAhead { off, on, automatic };
+
+// Distinct experts of `guesses` [rows][chosen], each row's best first: those that more rows guess,
+// at better ranks, come first; ties by lower id.
+std::vector<int32_t> rank_guesses(std::span<const int32_t> guesses, int64_t chosen);
+
+// On or off for the next pass. `automatic` runs passes alternately with and without, keeps what was
+// faster for a while, then tries again: both sides see the same text and the same cache.
+class LookAheadSwitch {
+ public:
+  static constexpr int64_t trial_passes = 32;
+  static constexpr int64_t verdict_passes = 480;
+  static constexpr double gain_min = 1.01;  // what pays: reads for nothing wear the disk
+
+  explicit LookAheadSwitch(LookAhead mode) : mode_(mode) {}
+
+  bool is_on() const;
+  // A pass ended that took `seconds` and found `misses` experts absent.
+  void add_pass(double seconds, int64_t misses);
+
+ private:
+  LookAhead mode_;
+  int64_t pass_ = 0;  // since the trial began
+  bool verdict_ = true;
+  std::vector<double> seconds_on_, seconds_off_;
+  int64_t misses_ = 0;
+};
+
+}  // namespace glmd

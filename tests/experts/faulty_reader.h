@@ -1,0 +1,104 @@
+// A block reader that misbehaves as a seed says: it delays, reorders, shortens and fails reads,
+// flips bits, drops what is cancelled or delivers it all the same, and scribbles over targets that
+// are not yet whole.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "storage/block_reader.h"
+
+namespace glmd {
+
+class FaultyReader : public BlockReader {
+ public:
+  // `content` is the file; offsets of requests lie in it.
+  FaultyReader(const std::vector<uint8_t>& content, uint32_t seed, double fault_share)
+      : content_(content), random_(seed), fault_share_(fault_share) {}
+
+  void submit(const ReadRequest& request) override {
+    for (const ReadRequest& other : waiting_) CHECK(other.tag != request.tag);
+    std::fill_n(request.target, request.bytes, uint8_t{0xA5});
+    waiting_.push_back(request);
+    submitted.push_back(request.offset);
+  }
+  void promote(uint64_t tag) override {
+    for (ReadRequest& request : waiting_) {
+      if (request.tag == tag) request.urgency = ReadUrgency::demand;
+    }
+  }
+  void cancel(uint64_t tag) override {
+    const auto request = std::find_if(waiting_.begin(), waiting_.end(),
+                                      [&](const ReadRequest& one) { return one.tag == tag; });
+    if (request == waiting_.end() || share() < 0.5) return;  // under way already
+    done_.push_back({tag, error(ErrorKind::cancelled, "read cancelled")});
+    waiting_.erase(request);
+  }
+  int64_t outstanding() const override {
+    return static_cast<int64_t>(waiting_.size() + done_.size());
+  }
+  std::optional<ReadCompletion> poll() override {
+    if (outstanding() == 0 || share() < 0.5) return std::nullopt;
+    return wait();
+  }
+  ReadCompletion wait() override {
+    CHECK(outstanding() > 0);
+    if (waiting_.empty() || (!done_.empty() && share() < 0.5)) {
+      ReadCompletion completion = std::move(done_.front());
+      done_.pop_front();
+      return completion;
+    }
+    const ReadRequest request = take_next();
+    const uint8_t* from = content_.data() + request.offset;
+    if (share() >= fault_share_) {
+      std::copy_n(from, request.bytes, request.target);
+      return {request.tag, Result<void>()};
+    }
+    const int64_t got = static_cast<int64_t>(random_()) % request.bytes;
+    std::copy_n(from, got, request.target);
+    if (share() < 0.4) {
+      return {request.tag,
+              error(ErrorKind::io, "experts.safetensors: read at {}: wanted {} bytes, got {}",
+                    request.offset, request.bytes, got)};
+    }
+    if (share() < 0.5) {
+      return {request.tag,
+              error(ErrorKind::io, "experts.safetensors: read {} bytes at {}: Input/output error",
+                    request.bytes, request.offset)};
+    }
+    std::copy_n(from, request.bytes, request.target);
+    request.target[got] ^= static_cast<uint8_t>(1 << random_() % 8);
+    return {request.tag, Result<void>()};
+  }
+
+  std::vector<int64_t> submitted;  // offsets, in order
+
+ private:
+  double share() { return static_cast<double>(random_() % 1000) / 1000; }
+
+  // Demand first, else in any order.
+  ReadRequest take_next() {
+    std::vector<size_t> eligible;
+    for (const ReadUrgency urgency : {ReadUrgency::demand, ReadUrgency::look_ahead}) {
+      for (size_t i = 0; i < waiting_.size(); ++i) {
+        if (waiting_[i].urgency == urgency) eligible.push_back(i);
+      }
+      if (!eligible.empty()) break;
+    }
+    const size_t index = eligible[random_() % eligible.size()];
+    const ReadRequest request = waiting_[index];
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
+    return request;
+  }
+
+  const std::vector<uint8_t>& content_;
+  std::vector<ReadRequest> waiting_;
+  std::deque<ReadCompletion> done_;
+  std::mt19937 random_;
+  double fault_share_;
+};
+
+}  // namespace glmd
