@@ -5,6 +5,7 @@
 
 #include "memory_plan.h"
 #include "memory_sources.h"
+#include "memory_watch.h"
 #include "model/families.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
@@ -34,12 +35,23 @@ Result<std::string> model_folder(const Settings& settings) {
   return folder;
 }
 
+int64_t text_bytes(const Container& container) {
+  int64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "glmd.json"}) {
+    std::error_code failure;
+    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
+    if (!failure) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
 Result<MemoryPlan> plan_for(const Settings& settings, const Container& container) {
   const ModelSizes sizes = TRY(model_sizes(container, false));
   MemoryNeeds needs{.limits = cgroup_limits(),
                     .dense_bytes = sizes.dense_bytes,
                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
                     .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                    .text_bytes = text_bytes(container),
                     .arena_bytes_min = sizes.arena_bytes_min,
                     .experts_bytes = sizes.experts_bytes,
                     .context_max = sizes.context_max,
@@ -87,6 +99,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                       progress);
   };
   EngineThread engine(load, channel, clock);
+  const MemoryWatch watch(
+      ArenaController(plan.arena_bytes_min, plan.arena_bytes),
+      [total_bytes = plan.total_bytes()] { return read_memory(total_bytes); }, channel);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();
@@ -118,9 +133,6 @@ Result<void> run(const Settings& settings) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  // Idle teams sleep: libgomp's default spins for a while after every loop.
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);
-  ::setenv("GOMP_SPINCOUNT", "0", 0);
   const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
   if (!settings.ok()) {
     std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());

@@ -7,7 +7,8 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t reserve_bytes = int64_t{64} << 20;  // program, tokeniser, queues, stacks
+constexpr int64_t reserve_bytes_least = int64_t{64} << 20;  // program, queues, stacks
+constexpr int64_t parsed_bytes_per_text_byte = 6;           // measured: 4 for a tokeniser
 constexpr int64_t sessions_default = 4;
 constexpr int64_t context_least = 2048;
 constexpr int64_t context_ample = 32768;
@@ -65,12 +66,12 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   plan.budget_bytes = least->bytes;
   plan.budget_source = least->name;
   plan.dense_bytes = needs.dense_bytes;
-  plan.reserve_bytes = reserve_bytes;
+  plan.reserve_bytes = reserve_bytes_least + parsed_bytes_per_text_byte * needs.text_bytes;
   plan.experts_bytes = needs.experts_bytes;
   plan.sessions = needs.sessions.value_or(sessions_default);
 
   const int64_t free_bytes = std::max<int64_t>(
-      0, plan.budget_bytes - needs.dense_bytes - reserve_bytes - needs.arena_bytes_min);
+      0, plan.budget_bytes - needs.dense_bytes - plan.reserve_bytes - needs.arena_bytes_min);
   plan.rows_max = choose_rows(needs, free_bytes);
   plan.scratch_bytes = scratch(needs, plan.rows_max);
   if (needs.context_tokens && *needs.context_tokens > needs.context_max) {
@@ -81,7 +82,7 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
       needs.context_tokens.value_or(choose_context(needs, plan.sessions, free_bytes));
   plan.kv_bytes = needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
 
-  plan.arena_bytes = needs.arena_bytes_min;
+  plan.arena_bytes = plan.arena_bytes_min = needs.arena_bytes_min;
   if (plan.total_bytes() > plan.budget_bytes) {
     return error(
         ErrorKind::no_memory,

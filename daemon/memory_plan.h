@@ -21,6 +21,7 @@ struct MemoryNeeds {
   int64_t dense_bytes = 0;
   int64_t kv_bytes_per_token = 0;
   int64_t scratch_bytes_per_row = 0;
+  int64_t text_bytes = 0;                 // tokenizer.json and glmd.json, which are kept parsed
   int64_t arena_bytes_min = 0;            // one expert computing, one in flight, of each size
   int64_t experts_bytes = 0;              // more than all is of no use
   int64_t context_max = 0;                // of the checkpoint
@@ -32,7 +33,7 @@ struct MemoryPlan {
   int64_t budget_bytes = 0;
   std::string budget_source;
   int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, reserve_bytes = 0, arena_bytes = 0;
-  int64_t experts_bytes = 0;
+  int64_t arena_bytes_min = 0, experts_bytes = 0;
   int64_t context_tokens = 0, sessions = 0, rows_max = 0;
 
   int64_t total_bytes() const {

@@ -1,10 +1,11 @@
-// Where memory limits are read: /proc/meminfo and every finite limit up the control group path, v1
-// and v2.
+// Where memory limits, and what is left of them, are read: /proc/meminfo, /proc/pressure/memory and
+// every finite limit up the control group path, v1 and v2. Thread: any.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "arena_controller.h"
 #include "memory_plan.h"
 
 namespace glmd {
@@ -14,5 +15,8 @@ namespace glmd {
 Result<MemoryLimit> available_memory(const std::string& root = "");
 // memory.max and memory.high (v2), memory.limit_in_bytes (v1) of our group and its ancestors.
 std::vector<MemoryLimit> cgroup_limits(const std::string& root = "");
+// What is left now of the machine's memory, of every such limit, and of the plan (its total against
+// our RssAnon). What cannot be read is left out; the clock is the caller's.
+MemoryReadings read_memory(int64_t plan_bytes, const std::string& root = "");
 
 }  // namespace glmd

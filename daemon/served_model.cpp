@@ -1,5 +1,6 @@
 #include "served_model.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "model/families.h"
@@ -109,11 +110,10 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                const ServedModelOptions& options,
                                const EngineThread::LoadProgress& progress) {
   ModelTexts texts = TRY(read_texts(container));
+  ::malloc_trim(0);  // what parsing left behind, megabytes, belongs to the arena
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,
                                             .kernels = options.kernels,
-                                            .context_tokens = plan.context_tokens,
-                                            .sessions = plan.sessions,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,

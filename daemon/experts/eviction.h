@@ -11,9 +11,9 @@
 namespace glmd {
 
 // The half-life, in tokens, that an arena of this share of all experts does best with. A small one
-// lives from the last few tokens; from about 21 of 256 experts a layer on, what a text keeps coming
+// lives from the last few tokens; from about 38 of 256 experts a layer on, what a text keeps coming
 // back to pays (`glmd-replay` compares, at any size, with LRU, LFU and the optimum).
-constexpr double small_arena_share = 1.0 / 12;
+constexpr double small_arena_share = 0.15;
 constexpr double half_life_tokens_for(double arena_share) {
   return arena_share < small_arena_share ? 2 : 64;
 }

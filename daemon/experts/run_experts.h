@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "experts/expert_cache.h"
-#include "kernels/kernel_table.h"
-#include "platform/parallel.h"
+#include "experts/feed_forward.h"
 
 namespace glmd {
 
@@ -38,22 +37,8 @@ struct ExpertStep {
   std::function<void()> meanwhile;
 };
 
-// Scratch that lives from step to step.
-struct ExpertScratch {
-  std::vector<float> values, hidden, results, scales;
-  std::vector<int8_t> codes;
-  std::vector<int32_t> sums;
-};
-
 // outputs[work.outputs[i]] = down(silu(gate x) * up x) for x = input row work.rows[i].
-Result<void> run_experts(ExpertCache& cache, const KernelTable& kernels, Team& team,
-                         const ExpertStep& step, const Activations& input, ExpertScratch& scratch,
-                         float* outputs);
-
-// The same arithmetic for a matrix pair in memory (shared expert, dense layer): output rows are
-// input rows.
-void run_feed_forward(const KernelTable& kernels, Team& team, const Matrix& gate_up,
-                      const Matrix& down, const Activations& input, ExpertScratch& scratch,
-                      float* output, int64_t output_stride);
+Result<void> run_experts(ExpertCache& cache, const Compute& compute, const ExpertStep& step,
+                         const Activations& input, ExpertScratch& scratch, float* outputs);
 
 }  // namespace glmd

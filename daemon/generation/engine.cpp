@@ -51,6 +51,7 @@ void Engine::handle(std::vector<Command> commands) {
 
 void Engine::step() {
   handle(channel_.take_commands());
+  resize_experts();
   admit_waiting();
   run_decode_pass();
   run_prefill_layer();
@@ -164,6 +165,18 @@ void Engine::handle(Hold& hold) {
   const auto found = preparations_.find(hold.id);
   if (found != preparations_.end()) found->second.is_held = hold.is_held;
   if (Session* session = scheduler_.find(hold.id)) session->hold(hold.is_held);
+}
+
+void Engine::handle(ResizeExperts& resize) {
+  arena_wanted_bytes_ = resize.arena_bytes;
+}
+
+// Between the layers of all passes. Slots that are being read into stay for now.
+void Engine::resize_experts() {
+  if (!arena_wanted_bytes_) return;
+  if (model_.resize_experts(*arena_wanted_bytes_) <= *arena_wanted_bytes_) {
+    arena_wanted_bytes_.reset();
+  }
 }
 
 void Engine::handle(Drain&) {
@@ -352,6 +365,22 @@ void Engine::report_status(bool is_urgent) {
   channel_.send(StatusSnapshot{std::move(status)});
 }
 
+// How the cache does: shares of all look-ups, and bytes read for each token that was computed.
+Json Engine::experts_json() const {
+  const ExpertCacheStats stats = model_.expert_stats();
+  const int64_t wanted = stats.hits + stats.misses;
+  const int64_t tokens = totals_.prompt_tokens + totals_.completion_tokens;
+  Json experts = Json::object({{"hits", Json::integer(stats.hits)},
+                               {"misses", Json::integer(stats.misses)},
+                               {"read_bytes", Json::integer(stats.read_bytes)}});
+  if (wanted > 0) {
+    experts.set("hit_rate",
+                Json::real(static_cast<double>(stats.hits) / static_cast<double>(wanted)));
+  }
+  if (tokens > 0) experts.set("read_bytes_per_token", Json::integer(stats.read_bytes / tokens));
+  return experts;
+}
+
 std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
@@ -363,6 +392,7 @@ std::string Engine::status_json() const {
   status.set("queued", Json::integer(queued));
   status.set("sessions_max", Json::integer(options_.sessions_max));
   status.set("context_tokens", Json::integer(options_.context_tokens));
+  status.set("experts", experts_json());
   status.set("totals", Json::object({
                            {"requests", Json::integer(totals_.requests)},
                            {"completed", Json::integer(totals_.completed)},

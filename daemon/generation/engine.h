@@ -67,6 +67,7 @@ class Engine {
   void handle(Cancel& cancel);
   void handle(Stop& command);
   void handle(Hold& hold);
+  void handle(ResizeExperts& resize);
   void handle(Drain& drain);
   void handle(Quit& quit);
   void refuse(const Submit& submit, std::string code, std::string message,
@@ -76,6 +77,7 @@ class Engine {
   Session* enqueue(Submit& submit, Result<Prompt> prompt, int64_t submitted_ns);
   void admit_waiting();
 
+  void resize_experts();
   void run_decode_pass();
   void run_prefill_layer();
   std::optional<Pass> begin_pass(const std::vector<Session*>& sessions);
@@ -88,6 +90,7 @@ class Engine {
   void drop_from(std::optional<Pass>& pass, Session* session);
   void fail(Session& session, std::string code, std::string message);
   void end(Session& session);  // after its Done or Failed
+  Json experts_json() const;
   std::string status_json() const;
 
   Model& model_;
@@ -103,6 +106,7 @@ class Engine {
   std::optional<Pass> decode_, prefill_;
   int64_t decode_ns_ = 0;  // of the last decode pass
   int64_t prefill_ns_since_decode_ = 0;
+  std::optional<int64_t> arena_wanted_bytes_;  // until the model has it
   bool is_draining_ = false;
   bool has_quit_ = false;
   Totals totals_;

@@ -52,8 +52,12 @@ struct PromptReady {
   Submit submit;
   Result<Prompt> prompt;
 };
+// The arena of experts should have this size from the next step on.
+struct ResizeExperts {
+  int64_t arena_bytes = 0;
+};
 
-using Command = std::variant<Submit, PromptReady, Cancel, Stop, Hold, Drain, Quit>;
+using Command = std::variant<Submit, PromptReady, Cancel, Stop, Hold, ResizeExperts, Drain, Quit>;
 
 struct Queued {
   RequestId id = 0;

@@ -1,126 +1,159 @@
 #include "generation/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "platform/check.h"
+#include "platform/grown.h"
 #include "platform/random.h"
 
 namespace glmd {
-
-Sampler::Sampler(std::vector<uint8_t> is_allowed) : is_allowed_(std::move(is_allowed)) {}
-
 namespace {
 
-Result<void> check_finite(std::span<const float> logits) {
-  bool is_finite = true;
-  for (const float logit : logits) {
-    is_finite &= std::abs(logit) <= std::numeric_limits<float>::max();
-  }
-  if (is_finite) return {};
+// Below it the odds of any two logits that differ are those of temperature 0.
+constexpr double temperature_min = 1e-6;
+
+Error not_finite(std::span<const float> logits) {
   const auto bad =
       std::find_if(logits.begin(), logits.end(), [](float logit) { return !std::isfinite(logit); });
   return error(ErrorKind::internal, "output head: logits: id {} is {}", bad - logits.begin(), *bad);
 }
 
-// e^x for x <= 0: 2^n times a Taylor polynomial on |r| <= ln 2 / 2; the last term is below 2^-52.
-double exp_of_negative(double x) {
-  if (!(x > -700)) return 0;
-  const double n = std::floor(x * 1.4426950408889634 + 0.5);
-  const double r = (x - n * 0x1.62e42fee00000p-1) - n * 0x1.a39ef35793c76p-33;
-  double sum = 1.0 / 6227020800;
-  for (const double factorial :
-       {479001600., 39916800., 3628800., 362880., 40320., 5040., 720., 120., 24., 6., 2., 1., 1.}) {
-    sum = sum * r + 1.0 / factorial;
-  }
-  const uint64_t exponent = static_cast<uint64_t>(static_cast<int64_t>(n) + 1023) << 52;
-  return sum * std::bit_cast<double>(exponent);
-}
-
 }  // namespace
+
+Sampler::Sampler(std::vector<uint8_t> is_allowed, const KernelTable& kernels)
+    : is_allowed_(std::move(is_allowed)), kernels_(kernels) {
+  for (size_t id = 0; id < is_allowed_.size(); ++id) {
+    if (is_allowed_[id] == 0) not_allowed_.push_back(static_cast<int32_t>(id));
+  }
+}
 
 Result<int32_t> Sampler::sample(std::span<const float> logits, const SamplingOptions& options,
                                 int64_t token_index) {
   CHECK(is_allowed_.empty() || is_allowed_.size() == logits.size());
-  TRY(check_finite(logits));
-  const int32_t top = likeliest(logits);
+  int64_t top = kernels_.find_largest(logits.data(), static_cast<int64_t>(logits.size()));
+  if (top < 0) return not_finite(logits);
+  if (!may_choose(top)) top = likeliest(logits);
   if (top < 0) return error(ErrorKind::internal, "sampler: no id may be chosen");
-  if (options.temperature <= 0 || options.top_p <= 0) return top;
-  const double total = weigh(logits, logits[static_cast<size_t>(top)], options.temperature);
+  if (options.temperature < temperature_min || options.top_p <= 0) return static_cast<int32_t>(top);
+
+  const double total =
+      weigh(logits, logits[static_cast<size_t>(top)], static_cast<float>(1 / options.temperature));
   const double draw = unit_interval(philox_bits(options.seed, static_cast<uint64_t>(token_index)));
   if (options.top_p >= 1) return draw_from_all(draw * total);
-  return draw_from_nucleus(total, options, draw);
+  const Nucleus nucleus = find_nucleus(total, options.top_p);
+  return draw_from(nucleus, draw * nucleus.mass);
 }
 
-// Ties: the lowest id. -1: none is allowed.
-int32_t Sampler::likeliest(std::span<const float> logits) const {
-  int32_t best = -1;
+// Of the allowed ids. Ties: the lowest. -1: none is allowed.
+int64_t Sampler::likeliest(std::span<const float> logits) const {
+  int64_t best = -1;
   float best_logit = -std::numeric_limits<float>::infinity();
   for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > best_logit && may_choose(id)) {
-      best = static_cast<int32_t>(id);
+    if (logits[id] > best_logit && is_allowed_[id] != 0) {
+      best = static_cast<int64_t>(id);
       best_logit = logits[id];
     }
   }
   return best;
 }
 
-// Fills weights_ with exp((logit - top) / temperature) and returns their sum, in the order of ids.
-double Sampler::weigh(std::span<const float> logits, float top, double temperature) {
+// Fills weights_ with exp((logit - top) * scale), 0 where an id is not allowed, and returns their
+// sum. An id that is not allowed may lie above `top`, even infinitely: it is put down first.
+double Sampler::weigh(std::span<const float> logits, float top, float scale) {
+  const auto count = static_cast<int64_t>(logits.size());
+  float* weights = grown(weights_, count);
+  float* sums = grown(block_sums_, (count + weigh_block - 1) / weigh_block);
+  const float* values = logits.data();
+  if (!not_allowed_.empty()) {
+    std::copy(logits.begin(), logits.end(), weights);
+    for (const int32_t id : not_allowed_) weights[id] = -std::numeric_limits<float>::infinity();
+    values = weights;
+  }
+  kernels_.weigh(values, count, top, scale, weights, sums);
   weights_.resize(logits.size());
   double total = 0;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const double distance = static_cast<double>(logits[id]) - static_cast<double>(top);
-    weights_[id] = may_choose(id) ? exp_of_negative(distance / temperature) : 0.0;
-    total += weights_[id];
-  }
+  for (int64_t block = 0; block * weigh_block < count; ++block) total += sums[block];
   return total;
 }
 
+// Whole blocks first; a block's own sum has another order, so the draw may run out behind its last
+// id: then it is the last one.
 int32_t Sampler::draw_from_all(double target) const {
+  const auto count = static_cast<int64_t>(weights_.size());
   double sum = 0;
-  int32_t last = 0;
-  for (size_t id = 0; id < weights_.size(); ++id) {
+  int64_t first = 0;
+  while (first + weigh_block < count && sum + block_sums_[first / weigh_block] <= target) {
+    sum += block_sums_[first / weigh_block];
+    first += weigh_block;
+  }
+  int64_t last = -1;
+  for (int64_t id = first; id < std::min(count, first + weigh_block); ++id) {
     if (weights_[id] <= 0) continue;
     sum += weights_[id];
-    last = static_cast<int32_t>(id);
+    last = id;
     if (sum > target) break;
   }
-  return last;
+  for (int64_t id = first; last < 0; --id) {  // a block without weight
+    if (weights_[id] > 0) last = id;
+  }
+  return static_cast<int32_t>(last);
 }
 
 // Ids that weigh less than (1 - top_p) * total / count sum up to less than (1 - top_p) * total, so
-// the nucleus lies in the rest: few enough for a heap, from which only the nucleus itself is taken
-// in order.
-int32_t Sampler::draw_from_nucleus(double total, const SamplingOptions& options, double draw) {
-  const double weight_min = (1 - options.top_p) * total / static_cast<double>(weights_.size());
-  candidates_.clear();
-  for (size_t id = 0; id < weights_.size(); ++id) {
-    if (weights_[id] >= weight_min && weights_[id] > 0) {
-      candidates_.push_back({weights_[id], static_cast<int32_t>(id)});
-    }
+// the nucleus lies in the rest. Weights are positive floats, whose bits have their order: three
+// histograms of mass, from the upper bits to the lower, find the weight at the border.
+Sampler::Nucleus Sampler::find_nucleus(double total, double top_p) {
+  const auto count = static_cast<int64_t>(weights_.size());
+  const double weight_min = (1 - top_p) * total / static_cast<double>(count);
+  const float limit =
+      std::max(static_cast<float>(weight_min * (1 - 1e-6)), std::numeric_limits<float>::min());
+  int32_t* places = grown(places_, count);
+  heavy_ = {places,
+            static_cast<size_t>(kernels_.find_at_least(weights_.data(), count, limit, places))};
+
+  const double wanted = top_p * total;
+  double mass = 0;  // of all that lie above the border
+  undecided_.assign(heavy_.begin(), heavy_.end());
+  for (const int shift : {20, 10, 0}) {
+    std::array<double, 2048> masses{};
+    const auto bucket_of = [&](int32_t id) {
+      return std::bit_cast<uint32_t>(weights_[id]) >> shift & 2047;
+    };
+    for (const int32_t id : undecided_) masses[bucket_of(id)] += weights_[id];
+    uint32_t lowest = 0;  // with any mass: sums of another order may fall short of `wanted`
+    while (masses[lowest] <= 0) ++lowest;
+    uint32_t border = 2047;
+    while (border > lowest && mass + masses[border] < wanted) mass += masses[border--];
+    std::erase_if(undecided_, [&](int32_t id) { return bucket_of(id) != border; });
   }
-  const auto comes_later = [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight < b.weight : a.id > b.id;
-  };
-  std::make_heap(candidates_.begin(), candidates_.end(), comes_later);
-  auto nucleus = candidates_.end();  // [nucleus, end) is the nucleus, likeliest last
-  double mass = 0;
-  while (nucleus != candidates_.begin() && mass < options.top_p * total) {
-    std::pop_heap(candidates_.begin(), nucleus, comes_later);
-    --nucleus;
-    mass += nucleus->weight;
+  // What is left weighs the same: lower ids come first.
+  Nucleus nucleus{.mass = mass,
+                  .weight_min = weights_[undecided_.front()],
+                  .last_of_weight_min = undecided_.front()};
+  for (const int32_t id : undecided_) {
+    nucleus.mass += weights_[id];
+    nucleus.last_of_weight_min = id;
+    if (nucleus.mass >= wanted) break;
   }
+  return nucleus;
+}
+
+int32_t Sampler::draw_from(const Nucleus& nucleus, double target) const {
   double sum = 0;
-  const double target = draw * mass;
-  for (auto candidate = candidates_.end(); candidate != nucleus;) {
-    --candidate;
-    sum += candidate->weight;
-    if (sum > target) return candidate->id;
+  int32_t last = 0;
+  for (const int32_t id : heavy_) {
+    const float weight = weights_[id];
+    if (weight < nucleus.weight_min) continue;
+    if (weight == nucleus.weight_min && id > nucleus.last_of_weight_min) continue;
+    sum += weight;
+    last = id;
+    if (sum > target) break;
   }
-  return nucleus->id;
+  return last;
 }
 
 }  // namespace glmd

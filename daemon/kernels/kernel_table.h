@@ -8,7 +8,10 @@
 //   q8:       a = fma(float(idot), float(f16 scale) * activation_scale, a)
 // a float dot has 16 lanes, element i in lane i mod 16, fused multiply-adds in ascending order,
 // then lanes are added 8 apart, 4 apart, 2 apart, 1 apart. A sum of squares or of values is a float
-// dot too. exp is our own polynomial. NaN is NaN: its sign and payload are not part of the promise.
+// dot too. exp is our own polynomial. Attention and index scores have another order, that of a
+// matrix product: each dot of a query and a key is one chain of fused multiply-adds from 0, in
+// ascending order, so that heads are lanes and no lane is ever added to another. NaN is NaN: its
+// sign and payload are not part of the promise.
 #pragma once
 
 #include <stdint.h>
@@ -49,6 +52,40 @@ struct AttentionInput {
   float scale;  // on the scores
 };
 
+// Keys are cut by rank in the list into spans, spans into tiles. Spans are independent of each
+// other, so that one row of many keys can be shared by a team; their results are merged in order.
+constexpr int64_t attention_span_keys = 256;
+constexpr int64_t attention_tile_keys = 64;
+constexpr int64_t attention_span_count(int64_t key_count) {
+  return (key_count + attention_span_keys - 1) / attention_span_keys;
+}
+
+// What some spans say to each head: the largest score, the sum of weights exp(score - max), and the
+// weighted sum of latents.
+struct AttentionState {
+  float* max;  // [heads]
+  float* sum;  // [heads]
+  float* out;  // [heads][latent]
+};
+
+// Floats that attend_spans needs as scratch for `heads` heads at once, and index_scores.
+constexpr int64_t padded_lanes(int64_t n) {
+  return (n + 15) / 16 * 16;
+}
+constexpr int64_t attention_scratch_floats(int64_t heads, int64_t latent, int64_t rope) {
+  const int64_t lanes = padded_lanes(heads), width = padded_lanes(latent + rope);
+  return lanes * width + attention_tile_keys * (width + lanes) + 3 * lanes +
+         padded_lanes(heads * latent);
+}
+constexpr int64_t index_scratch_floats(int64_t heads, int64_t width) {
+  return (padded_lanes(heads) + 16) * padded_lanes(width) + 17 * padded_lanes(heads);
+}
+constexpr int64_t top_scratch_ints(int64_t count) {
+  return 2 * padded_lanes(count) + 4 * 2048;
+}
+// Weights that share a sum in `weigh`.
+constexpr int64_t weigh_block = 1024;
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512"
 
@@ -84,21 +121,40 @@ struct KernelTable {
   void (*sigmoid)(const float* x, int64_t n, float* s);
   // x[i] = exp(x[i] - max); returns the sum as a float dot with ones.
   float (*exp_and_sum)(float* x, int64_t n, float max);
+  // The place of the largest of n >= 1 values, the first of equal ones; -1: one is not finite.
+  int64_t (*find_largest)(const float* x, int64_t n);
+  // weights[i] = exp((x[i] - max) * scale); sums[j] = float dot with ones of the j-th weigh_block.
+  void (*weigh)(const float* x, int64_t n, float max, float scale, float* weights, float* sums);
+  // The places of values >= limit, ascending; returns how many.
+  int64_t (*find_at_least)(const float* x, int64_t n, float limit, int32_t* places);
   void (*to_f16)(const float* x, int64_t n, uint16_t* out);  // round to nearest even
   void (*from_f16)(const uint16_t* x, int64_t n, float* out);
 
-  // out[h][latent] = softmax over keys of (query . key * scale), times the latent part of the keys;
-  // heads [begin, end). Keys are taken in tiles of 64 by rank in the list; per tile: scores (float
-  // dots over latent + rope), new maximum, earlier sums rescaled by exp(old - new), then keys added
-  // in ascending order; at the end times 1 / (sum of weights). Without keys: zero. `out` is
-  // [heads][latent], of all heads.
-  void (*attend)(const AttentionInput& input, float* out, int64_t begin, int64_t end);
+  // The state of heads [head_begin, head_end) over spans [span_begin, span_end), at least one. A
+  // span starts from max = -infinity, sum and out 0. Per tile: scores = dot over latent + rope,
+  // times scale; m = the largest of max and the scores; r = exp(max - m), weights w = exp(score -
+  // m); sum = sum * r, then each w is added, ascending; out = out * r, then out = fma(w, latent,
+  // out), ascending. Spans are merged in ascending order: m = the larger max, a = exp(max - m), b =
+  // exp(next max - m), sum = fma(sum, a, next sum * b), out = fma(next out, b, out * a). `scratch`:
+  // attention_scratch_floats(head_end - head_begin, ...), at a multiple of 64 bytes.
+  void (*attend_spans)(const AttentionInput& input, int64_t span_begin, int64_t span_end,
+                       int64_t head_begin, int64_t head_end, float* scratch,
+                       const AttentionState& state);
+  // Merges states of consecutive spans as above; out[h][latent] = merged out * (1 / sum). No state:
+  // zero. `out` may be that of states[0].
+  void (*finish_attention)(const AttentionState* states, int64_t state_count, int64_t latent,
+                           int64_t head_begin, int64_t head_end, float* out);
 
-  // scores[t] = sum over heads, ascending, of w[h] * relu(query[h] . key[t] * scale), keys t in
-  // [begin, end): s = fma(w[h], relu(float_dot * scale), s).
+  // scores[t] = sum over heads of w[h] * relu(query[h] . key[t] * scale), keys t in [begin, end).
+  // The dot is one chain, the sum over heads a float dot. `scratch`: index_scratch_floats(heads,
+  // keys.width), at a multiple of 64 bytes.
   void (*index_scores)(const float* queries, const float* head_weights, int64_t heads,
-                       const CacheView& keys, float scale, float* scores, int64_t begin,
-                       int64_t end);
+                       const CacheView& keys, float scale, float* scratch, float* scores,
+                       int64_t begin, int64_t end);
+  // The places of the `wanted` highest of `count` scores, ascending; 1 <= wanted <= count. Ties:
+  // the lower place. NaN ranks as -infinity. `scratch`: top_scratch_ints(count).
+  void (*select_top)(const float* scores, int64_t count, int64_t wanted, int32_t* scratch,
+                     int32_t* positions);
 };
 
 const KernelTable& scalar_kernels();

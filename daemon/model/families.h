@@ -19,8 +19,6 @@ namespace glmd {
 struct ModelOptions {
   int threads = 1;
   const KernelTable* kernels = nullptr;
-  int64_t context_tokens = 0;  // of one sequence, at most
-  int64_t sessions = 1;
   int64_t arena_bytes = 0;  // experts
   int64_t kv_pool_bytes = 0;
   int64_t rows_max = 512;   // of one pass

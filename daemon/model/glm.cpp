@@ -90,8 +90,8 @@ class GlmPass : public ForwardPass {
   void fill_angles();
   void norm_rows(const float* x, const float* weight, float* out);
   Result<void> run_layer_body(int64_t layer);
-  Result<void> run_routed(int64_t layer);
   void tell_observers(int64_t layer);
+  Result<void> run_routed(int64_t layer);
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
@@ -233,7 +233,8 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
     TRY(run_routed(layer));
   } else {
     const FeedForwardWeights& mlp = weights.feed_forward;
-    run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
+    const FeedForward dense{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
+    run_feed_forward(compute, {&dense, 1},
                      workspace.normed_rows.for_format(compute, mlp.gate_up.format),
                      workspace.experts, grown(workspace.update, count), width);
   }

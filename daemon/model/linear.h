@@ -1,33 +1,12 @@
-// y = W x for many rows, over the team. Activations are quantised once and shared by all matrices
-// that read them. Thread: compute.
+// y = W x for many rows, over the team. Thread: compute.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/kernel_table.h"
-#include "platform/parallel.h"
+#include "experts/activation_rows.h"
 
 namespace glmd {
-
-struct Compute {
-  const KernelTable& kernels;
-  Team& team;
-};
-
-// One set of activation rows and, once a quantised matrix asks for them, their codes.
-class ActivationRows {
- public:
-  void set(const float* values, int64_t value_stride, int64_t row_count, int64_t columns);
-  const Activations& for_format(const Compute& compute, BlockFormat format);
-
- private:
-  Activations view_{};
-  bool is_quantised_ = false;
-  std::vector<int8_t> codes_;
-  std::vector<float> scales_;
-  std::vector<int32_t> sums_;
-};
 
 // y[n * y_stride + r] for all rows r of w.
 void multiply(const Compute& compute, const Matrix& w, ActivationRows& x, float* y,

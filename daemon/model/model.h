@@ -74,6 +74,9 @@ class Model {
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  // Between layers: the bytes that experts may take from now on. Returns what they take, which is
+  // more than wanted while reads are under way or below the floor.
+  virtual int64_t resize_experts(int64_t arena_bytes) { return arena_bytes; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
   virtual std::string reader_description() const {
     return {};

@@ -34,14 +34,18 @@ struct Workspace {
   std::vector<float> mixed;       // [rows][heads][v]
   std::vector<float> update;      // [rows][hidden]: what a sub-layer adds
   HeadScratch heads;
+  std::vector<std::vector<float>> attention_scratch;  // per thread
+  std::vector<float> attention_parts;                 // [rows][spans]: what states point to
+  std::vector<AttentionState> attention_states;       // [rows][spans]
 
-  std::vector<float> index_key;                     // [rows][index_head_dim]
-  std::vector<float> index_queries;                 // [rows][index_heads][index_head_dim]
-  std::vector<float> index_weights;                 // [rows][index_heads]
-  std::vector<std::vector<float>> index_scores;     // per thread: [visible]
-  std::vector<std::vector<int32_t>> index_scratch;  // per thread
-  std::vector<int32_t> selected;                    // [rows][index_topk], of the last full layer
-  std::vector<int64_t> selected_count;              // [rows]; 0: all visible keys
+  std::vector<float> index_key;                  // [rows][index_head_dim]
+  std::vector<float> index_queries;              // [rows][index_heads][index_head_dim]
+  std::vector<float> index_weights;              // [rows][index_heads]
+  std::vector<std::vector<float>> index_scores;  // per thread or, if rows are fewer, row: [visible]
+  std::vector<std::vector<float>> index_scratch;  // per thread
+  std::vector<std::vector<int32_t>> top_scratch;  // per thread
+  std::vector<int32_t> selected;                  // [rows][index_topk], of the last full layer
+  std::vector<int64_t> selected_count;            // [rows]; 0: all visible keys
 
   std::vector<float> router_scores;   // [rows][experts]
   std::vector<Choice> choices;        // [rows][chosen]

@@ -14,4 +14,13 @@ T* grown(std::vector<T>& buffer, int64_t count) {
   return buffer.data();
 }
 
+// The same, at a multiple of 64 bytes, where vectors of any width never cross a cache line. What it
+// held may be lost.
+template <typename T>
+T* grown_aligned(std::vector<T>& buffer, int64_t count) {
+  constexpr int64_t line_bytes = 64, spare = line_bytes / static_cast<int64_t>(sizeof(T));
+  const auto address = reinterpret_cast<uintptr_t>(grown(buffer, count + spare));
+  return reinterpret_cast<T*>((address + line_bytes - 1) / line_bytes * line_bytes);
+}
+
 }  // namespace glmd

@@ -1,118 +1,151 @@
 #include "platform/parallel.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
-
-#include "platform/check.h"
-
-#ifdef GLMD_STD_THREAD_TEAM
-#include <condition_variable>
-#include <mutex>
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
-#endif
+
+#include "platform/check.h"
 
 namespace glmd {
 namespace {
 
-struct Part {
-  int64_t begin, end;
-};
+using Task = std::function<void(int64_t, int64_t, int)>;
 
-Part part_of(int64_t count, int64_t grain, int thread, int thread_count) {
-  const int64_t grains = (count + grain - 1) / grain;
-  const int64_t begin = grains * thread / thread_count * grain;
-  const int64_t end = grains * (thread + 1) / thread_count * grain;
-  return {std::min(begin, count), std::min(end, count)};
+// A task that comes later than this finds its team asleep: between tasks of a step there is less,
+// between steps of an idle daemon more.
+constexpr std::chrono::microseconds spin_time{50};
+constexpr int64_t parts_per_thread = 32;  // at most
+
+// The word that starts a task: its number, and how many threads take part.
+constexpr uint32_t participant_bits = 12;
+constexpr uint32_t participants_of(uint32_t round) {
+  return round & ((1U << participant_bits) - 1);
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Returns the new value of `word`, once it is no longer `old`.
+uint32_t wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t now = word.load(std::memory_order_acquire);
+      if (now != old) return now;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() - begin < spin_time);
+  while (true) {
+    const uint32_t now = word.load(std::memory_order_acquire);
+    if (now != old) return now;
+    word.wait(old, std::memory_order_acquire);
+  }
+}
+
+// Where that is not allowed the thread runs wherever it may.
+void keep_on(pthread_t thread, int processor) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(processor, &set);
+  pthread_setaffinity_np(thread, sizeof set, &set);
 }
 
 }  // namespace
 
-#ifdef GLMD_STD_THREAD_TEAM
-
-using Task = std::function<void(int64_t, int64_t, int)>;
-
 struct Team::Workers {
-  std::mutex mutex;
-  std::condition_variable start, finished;
-  const Task* task = nullptr;
-  int64_t count = 0, grain = 1;
-  uint64_t round = 0;
-  int running = 0;
-  bool stopping = false;
-  std::vector<std::thread> threads;
+  void loop(int thread);
+  void take_parts(int thread);
+  void start(int thread_count);
 
-  void loop(int thread, int thread_count) {
-    uint64_t seen = 0;
-    std::unique_lock lock(mutex);
-    while (true) {
-      start.wait(lock, [&] { return stopping || round != seen; });
-      if (stopping) return;
-      seen = round;
-      const Part part = part_of(count, grain, thread, thread_count);
-      const Task* now = task;
-      lock.unlock();
-      if (part.begin < part.end) (*now)(part.begin, part.end, thread);
-      lock.lock();
-      if (--running == 0) finished.notify_one();
-    }
-  }
+  // Of the task that runs; written before `round` moves on.
+  const Task* task = nullptr;
+  int64_t count = 0, grain = 1, least = 1;
+  int participants = 1;
+  alignas(64) std::atomic<int64_t> next{0};  // not yet handed out
+  alignas(64) std::atomic<uint32_t> round{0};
+  alignas(64) std::atomic<uint32_t> running{0};  // workers that are not done with this task
+  bool is_stopping = false;
+  std::vector<std::thread> threads;
 };
 
-Team::Team(int thread_count)
-    : thread_count_(std::max(1, thread_count)), workers_(std::make_unique<Workers>()) {
-  for (int thread = 1; thread < thread_count_; ++thread) {
-    workers_->threads.emplace_back([this, thread] { workers_->loop(thread, thread_count_); });
+void Team::Workers::loop(int thread) {
+  uint32_t seen = 0;
+  while (true) {
+    seen = wait_for_change(round, seen);
+    if (is_stopping) return;
+    if (static_cast<uint32_t>(thread) >= participants_of(seen)) continue;
+    take_parts(thread);
+    if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
   }
 }
 
-Team::~Team() {
-  {
-    const std::lock_guard lock(workers_->mutex);
-    workers_->stopping = true;
+// Half of an even share of what is left at a time, never less than `least`.
+void Team::Workers::take_parts(int thread) {
+  int64_t begin = next.load(std::memory_order_relaxed);
+  while (begin < count) {
+    const int64_t share = (count - begin) / (2 * participants) / grain * grain;
+    const int64_t end = std::min(count, begin + std::max(share, least));
+    if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+    (*task)(begin, end, thread);
+    begin = next.load(std::memory_order_relaxed);
   }
-  workers_->start.notify_all();
+}
+
+// All workers see the new word; those that do not take part never look at the task.
+void Team::Workers::start(int thread_count) {
+  const uint32_t number = (round.load(std::memory_order_relaxed) >> participant_bits) + 1;
+  round.store(number << participant_bits | static_cast<uint32_t>(thread_count),
+              std::memory_order_release);
+  round.notify_all();
+}
+
+Team::Team(int thread_count, std::span<const int> processors)
+    : thread_count_(std::max(1, thread_count)), workers_(std::make_unique<Workers>()) {
+  CHECK(thread_count_ < 1 << participant_bits);
+  CHECK(processors.empty() || static_cast<int>(processors.size()) >= thread_count_);
+  for (int thread = 1; thread < thread_count_; ++thread) {
+    workers_->threads.emplace_back([this, thread] { workers_->loop(thread); });
+    if (!processors.empty()) {
+      keep_on(workers_->threads.back().native_handle(), processors[static_cast<size_t>(thread)]);
+    }
+  }
+  if (!processors.empty()) keep_on(pthread_self(), processors[0]);
+}
+
+Team::~Team() {
+  workers_->is_stopping = true;
+  workers_->start(thread_count_);
   for (std::thread& thread : workers_->threads) thread.join();
 }
 
 void Team::run(int64_t count, int64_t grain, const Task& task) {
-  {
-    const std::lock_guard lock(workers_->mutex);
-    workers_->task = &task;
-    workers_->count = count;
-    workers_->grain = grain;
-    workers_->running = thread_count_ - 1;
-    ++workers_->round;
-  }
-  workers_->start.notify_all();
-  const Part part = part_of(count, grain, 0, thread_count_);
-  if (part.begin < part.end) task(part.begin, part.end, 0);
-  std::unique_lock lock(workers_->mutex);
-  workers_->finished.wait(lock, [&] { return workers_->running == 0; });
-}
-
-#else
-
-struct Team::Workers {};
-
-Team::Team(int thread_count) : thread_count_(std::max(1, thread_count)) {}
-Team::~Team() = default;
-
-void Team::run(int64_t count, int64_t grain,
-               const std::function<void(int64_t, int64_t, int)>& task) {
   DCHECK(grain > 0);
-  const int thread_count = static_cast<int>(
-      std::min<int64_t>(thread_count_, std::max<int64_t>(1, (count + grain - 1) / grain)));
-  if (thread_count == 1) {
+  if (thread_count_ == 1 || count <= grain) {
     if (count > 0) task(0, count, 0);
     return;
   }
-#pragma omp parallel for num_threads(thread_count) schedule(static, 1)
-  for (int thread = 0; thread < thread_count; ++thread) {
-    const Part part = part_of(count, grain, thread, thread_count);
-    if (part.begin < part.end) task(part.begin, part.end, thread);
-  }
+  Workers& workers = *workers_;
+  workers.task = &task;
+  workers.count = count;
+  workers.grain = grain;
+  workers.participants =
+      static_cast<int>(std::min<int64_t>(thread_count_, (count + grain - 1) / grain));
+  workers.least =
+      std::max(grain, count / (parts_per_thread * workers.participants) / grain * grain);
+  workers.next.store(0, std::memory_order_relaxed);
+  workers.running.store(static_cast<uint32_t>(workers.participants - 1), std::memory_order_relaxed);
+  workers.start(workers.participants);
+  workers.take_parts(0);
+  uint32_t running = workers.running.load(std::memory_order_acquire);
+  while (running != 0) running = wait_for_change(workers.running, running);
 }
-
-#endif
 
 }  // namespace glmd

@@ -1,26 +1,31 @@
-// The team of threads that does arithmetic: OpenMP, or std::thread where ThreadSanitizer runs.
-// Work is split by index, never inside a sum, so the number of threads never changes a bit.
-// Thread: only the thread that made the team calls run(); tasks run on all of them. Idle threads
-// sleep.
+// The team of threads that does arithmetic. Work is split by index, never inside a sum, so the
+// number of threads never changes a bit. Parts are handed out as threads ask for them, large ones
+// first: neither rows that cost more than others nor a neighbour on the machine make the rest wait.
+//
+// A step runs hundreds of tasks, microseconds apart, so threads spin shortly for the next one
+// before they sleep; an idle team costs nothing.
+// Thread: only the thread that made the team calls run(); tasks run on all of them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace glmd {
 
 class Team {
  public:
-  explicit Team(int thread_count);
+  // Thread i is kept on processors[i], where given; the first is the calling thread.
+  explicit Team(int thread_count, std::span<const int> processors = {});
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int thread_count() const { return thread_count_; }
 
-  // Calls task(begin, end, thread) so that [0, count) is covered once, in contiguous parts whose
-  // borders are multiples of `grain`. Returns when all are done.
+  // Calls task(begin, end, thread) so that [0, count) is covered once, in parts whose borders are
+  // multiples of `grain`; a thread gets any number of them. Returns when all are done.
   void run(int64_t count, int64_t grain,
            const std::function<void(int64_t begin, int64_t end, int thread)>& task);
 

@@ -87,8 +87,9 @@ void Connection::fail_requests(ErrorCode code, const std::string& message) {
   input_bytes_ = 0;
 }
 
-void Connection::refuse(ErrorCode code, const std::string& message) {
-  send(protocol::Failed{std::nullopt, code, 0, message});
+void Connection::refuse(ErrorCode code, const std::string& message,
+                        std::optional<uint64_t> client_id) {
+  send(protocol::Failed{client_id, code, 0, message});
   close_after_output();
 }
 
@@ -107,8 +108,11 @@ void Connection::tick(int64_t now_ms) {
     refuse(ErrorCode::bad_line, "the line did not end in time");
   } else if (waiting_ == Waiting::payload &&
              now_ms - waiting_since_ms_ > limits.payload_timeout_ms) {
+    const auto fault = reader_.finish();
+    const bool is_duplicate = fault && fault->id && has_request(*fault->id);
     fail_requests(ErrorCode::cancelled, "the connection closes");
-    refuse(ErrorCode::bad_frame, "the payload did not come in time");
+    refuse(ErrorCode::bad_frame, "the payload did not come in time",
+           fault && !is_duplicate ? fault->id : std::nullopt);
   }
 }
 

@@ -42,7 +42,9 @@ class Connection {
   void send(const protocol::Reply& reply);
   // Every live request ends with this code and is cancelled.
   void fail_requests(protocol::ErrorCode code, const std::string& message);
-  void refuse(protocol::ErrorCode code, const std::string& message);  // says why, then closes
+  // Says why, then closes. The id is that of a request whose payload will not be read.
+  void refuse(protocol::ErrorCode code, const std::string& message,
+              std::optional<uint64_t> client_id = std::nullopt);
 
   void tick(int64_t now_ms);  // timeouts
 

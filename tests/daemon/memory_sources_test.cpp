@@ -70,5 +70,54 @@ TEST_F(MemorySources, without_groups_there_is_no_limit) {
   EXPECT_EQ(limits_text(), "");
 }
 
+std::string rooms_text(const MemoryReadings& readings) {
+  std::string text;
+  for (const MemoryRoom& room : readings.rooms) {
+    text += room.name + "=" + std::to_string(room.free_bytes) + "\n";
+  }
+  return text;
+}
+
+TEST_F(MemorySources, readings_tell_what_is_left_of_every_limit) {
+  put("/proc/meminfo", "MemTotal: 64000000 kB\nMemAvailable: 4000 kB\n");
+  put("/proc/self/status", "VmRSS:\t 9999 kB\nRssAnon:\t     100 kB\n");
+  put("/proc/self/cgroup", "0::/a/b\n");
+  put("/sys/fs/cgroup/a/memory.max", "1000000\n");
+  put("/sys/fs/cgroup/a/memory.current", "900000\n");
+  put("/sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 200000\nactive_file 100000\n");
+  put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  put("/sys/fs/cgroup/a/b/memory.high", "500000\n");
+  put("/sys/fs/cgroup/a/b/memory.current", "600000\n");
+  const MemoryReadings readings = read_memory(110 * 1024, root());
+  EXPECT_EQ(rooms_text(readings),
+            "MemAvailable=4096000\nthe plan=10240\n"
+            "/sys/fs/cgroup/a/b/memory.high=-100000\n/sys/fs/cgroup/a/memory.max=400000\n");
+  EXPECT_EQ(readings.some_percent, 0) << "a kernel without pressure stall information";
+}
+
+TEST_F(MemorySources, readings_of_version_1_groups_leave_the_page_cache_out_too) {
+  put("/proc/self/cgroup", "4:memory:/a\n");
+  put("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000\n");
+  put("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "800\n");
+  put("/sys/fs/cgroup/memory/a/memory.stat",
+      "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 0\n");
+  EXPECT_EQ(rooms_text(read_memory(0, root())),
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes=500\n");
+}
+
+TEST_F(MemorySources, pressure_is_read) {
+  put("/proc/pressure/memory",
+      "some avg10=12.50 avg60=1.00 avg300=0.10 total=1\nfull avg10=3.25 avg60=0.00 total=1\n");
+  const MemoryReadings readings = read_memory(0, root());
+  EXPECT_EQ(readings.some_percent, 12.5);
+  EXPECT_EQ(readings.full_percent, 3.25);
+}
+
+TEST_F(MemorySources, nothing_to_read_is_no_room_and_no_pressure) {
+  const MemoryReadings readings = read_memory(0, root());
+  EXPECT_TRUE(readings.rooms.empty());
+  EXPECT_EQ(readings.full_percent, 0);
+}
+
 }  // namespace
 }  // namespace glmd

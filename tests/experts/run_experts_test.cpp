@@ -103,7 +103,7 @@ Result<std::vector<float>> run(ExpertCache& cache, const Step& step) {
                        .meanwhile = [&] {
                          for (const int32_t expert : step.guesses) cache.read_ahead(expert);
                        }};
-  TRY(run_experts(cache, scalar_kernels(), team, all, input, scratch, outputs.data()));
+  TRY(run_experts(cache, {scalar_kernels(), team}, all, input, scratch, outputs.data()));
   return outputs;
 }
 
@@ -221,7 +221,8 @@ TEST(RunExperts, what_else_there_is_to_do_is_done_while_experts_load) {
                           under_way = reader.outstanding();
                         }};
   const Activations rows{input.data(), hidden, nullptr, nullptr, nullptr, 1, hidden};
-  ASSERT_TRUE(run_experts(cache, scalar_kernels(), team, step, rows, scratch, outputs.data()).ok());
+  ASSERT_TRUE(
+      run_experts(cache, {scalar_kernels(), team}, step, rows, scratch, outputs.data()).ok());
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(under_way, 2);
 }

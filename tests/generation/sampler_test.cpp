@@ -85,6 +85,27 @@ TEST(Sampler, a_flat_distribution_of_a_whole_vocabulary_is_drawn_from_evenly) {
   EXPECT_NEAR(static_cast<double>(sum) / 50, 38720, 12000);
 }
 
+TEST(Sampler, every_kernel_table_draws_the_same) {
+  std::vector<float> logits(5000);
+  for (size_t id = 0; id < logits.size(); ++id) {
+    logits[id] = static_cast<float>(id * 2654435761U % 1000) * 0.01f;
+  }
+  std::vector<uint8_t> is_allowed(logits.size(), 1);
+  is_allowed[7] = is_allowed[4999] = 0;
+  Sampler reference(is_allowed, scalar_kernels());
+  for (const char* name : {"avx2", "avx512"}) {
+    if (find_kernels(name) == nullptr) continue;
+    Sampler sampler(is_allowed, *find_kernels(name));
+    for (int64_t index = 0; index < 300; ++index) {
+      for (const double top_p : {1.0, 0.9, 0.2}) {
+        const SamplingOptions options = {.temperature = 1.3, .top_p = top_p, .seed = 8};
+        EXPECT_EQ(sampler.sample(logits, options, index).value(),
+                  reference.sample(logits, options, index).value());
+      }
+    }
+  }
+}
+
 TEST(Sampler, a_draw_depends_on_seed_and_index_only) {
   Sampler used;
   Sampler fresh;

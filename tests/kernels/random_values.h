@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -108,6 +109,48 @@ struct Cache {
   std::vector<std::vector<uint8_t>> storage;
   std::vector<const uint8_t*> blocks;
 };
+
+// States of attention for each of `count` runs of spans.
+struct AttentionStates {
+  AttentionStates(int64_t count, int64_t heads, int64_t latent)
+      : floats(static_cast<size_t>(count * heads * (latent + 2)), -3.0f) {
+    for (int64_t i = 0; i < count; ++i) {
+      float* max = floats.data() + i * heads * (latent + 2);
+      states.push_back({max, max + heads, max + 2 * heads});
+    }
+  }
+  std::vector<float> floats;
+  std::vector<AttentionState> states;
+};
+
+// Heads [begin, end), all spans at once or each by itself; the other heads keep -3.
+inline std::vector<float> attend(const KernelTable& kernels, const AttentionInput& input,
+                                 int64_t begin, int64_t end, bool each_span_alone) {
+  const int64_t spans = attention_span_count(input.key_count);
+  const int64_t runs = spans == 0 ? 0 : each_span_alone ? spans : 1;
+  AlignedBytes scratch(attention_scratch_floats(input.heads, input.latent, input.rope) * 4);
+  AttentionStates parts(runs, input.heads, input.latent);
+  for (int64_t i = 0; i < runs; ++i) {
+    kernels.attend_spans(input, i, each_span_alone ? i + 1 : spans, begin, end,
+                         reinterpret_cast<float*>(scratch.data()),
+                         parts.states[static_cast<size_t>(i)]);
+  }
+  std::vector<float> out(static_cast<size_t>(input.heads * input.latent), -3.0f);
+  kernels.finish_attention(parts.states.data(), runs, input.latent, begin, end, out.data());
+  return out;
+}
+
+inline std::vector<float> attend(const KernelTable& kernels, const AttentionInput& input) {
+  return attend(kernels, input, 0, input.heads, false);
+}
+
+// The first head and the others, each span alone.
+inline std::vector<float> attend_in_parts(const KernelTable& kernels, const AttentionInput& input) {
+  std::vector<float> out = attend(kernels, input, 0, 1, true);
+  const std::vector<float> rest = attend(kernels, input, 1, input.heads, true);
+  std::copy(rest.begin() + input.latent, rest.end(), out.begin() + input.latent);
+  return out;
+}
 
 inline const char* format_name(BlockFormat format) {
   constexpr const char* names[block_format_count] = {"f32", "f16", "bf16", "q8", "nl5", "nl4"};

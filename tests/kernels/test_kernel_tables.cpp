@@ -1,7 +1,9 @@
 // What every table promises: the bits of the scalar one, whatever the batch, the split and the
 // shape.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/half.h"
 #include "random_values.h"
@@ -320,6 +322,31 @@ TEST_P(KernelTables, elementwise_functions_have_the_bits_of_scalar) {
   }
 }
 
+TEST_P(KernelTables, passes_over_logits_have_the_bits_of_scalar) {
+  RandomValues random(33);
+  for (const int64_t n : {1, 15, 16, 17, 100, 1023, 1024, 1025, 3000}) {
+    const auto size = static_cast<size_t>(n);
+    std::vector<float> x = random.gaussians(n, 4.0f);
+    for (float& value : x) value = std::round(value * 4.0f) / 4.0f;  // ties
+    EXPECT_EQ(kernels().find_largest(x.data(), n),
+              std::max_element(x.begin(), x.end()) - x.begin());
+    std::vector<float> got(size), wanted(size), sums(3), sums_wanted(3);
+    kernels().weigh(x.data(), n, 5.0f, 1.7f, got.data(), sums.data());
+    scalar().weigh(x.data(), n, 5.0f, 1.7f, wanted.data(), sums_wanted.data());
+    expect_same_bits(got, wanted, "weights");
+    expect_same_bits(sums, sums_wanted, "sums of weights");
+    std::vector<int32_t> places(size, -1), places_wanted(size, -1);
+    EXPECT_EQ(kernels().find_at_least(x.data(), n, 1.25f, places.data()),
+              scalar().find_at_least(x.data(), n, 1.25f, places_wanted.data()));
+    EXPECT_EQ(places, places_wanted);
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      std::vector<float> spoilt = x;
+      spoilt[size * 2 / 3] = bad;
+      EXPECT_EQ(kernels().find_largest(spoilt.data(), n), -1);
+    }
+  }
+}
+
 TEST_P(KernelTables, f16_conversions_have_the_bits_of_scalar) {
   std::vector<uint16_t> halves(65536), back(65536), back_wanted(65536);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
@@ -361,11 +388,13 @@ struct Latent {
 TEST_P(KernelTables, attention_has_the_bits_of_scalar) {
   RandomValues random(29);
   for (const bool is_f32 : {true, false}) {
-    for (const auto [latent, rope] : {Latent{1, 1}, {16, 16}, {24, 8}, {40, 10}, {512, 64}}) {
-      const Cache cache(random, 300, latent + rope, is_f32);
-      for (const int64_t heads : {1, 3, 4, 9}) {
+    for (const auto [latent, rope] :
+         {Latent{1, 1}, {16, 16}, {24, 8}, {40, 10}, {67, 3}, {512, 64}}) {
+      const Cache cache(random, 1400, latent + rope, is_f32);
+      for (const int64_t heads : {1, 3, 4, 9, 16, 23, 64}) {
         const std::vector<float> queries = random.gaussians(heads * (latent + rope));
-        for (const int64_t key_count : {0, 1, 2, 63, 64, 65, 131}) {
+        for (const int64_t key_count : {0, 1, 2, 63, 64, 65, 131, 256, 257, 600}) {
+          if (latent == 512 && (key_count > 65 || heads > 9) && heads != 23) continue;
           std::vector<int32_t> positions;
           for (int64_t k = 0; k < key_count; ++k)
             positions.push_back(static_cast<int32_t>(k * 2 + k % 2));
@@ -373,20 +402,37 @@ TEST_P(KernelTables, attention_has_the_bits_of_scalar) {
                                       static_cast<const int32_t*>(nullptr)}) {
             const AttentionInput input = {queries.data(), heads, latent,    rope,
                                           cache.view(),   list,  key_count, 0.11f};
-            std::vector<float> got(static_cast<size_t>(heads * latent), -3.0f), wanted = got;
-            kernels().attend(input, got.data(), 0, heads);
-            scalar().attend(input, wanted.data(), 0, heads);
-            expect_same_bits(
-                got, wanted,
-                std::to_string(heads) + " heads, " + std::to_string(key_count) + " keys");
-            if (heads < 3) continue;
-            std::vector<float> parts(got.size(), -3.0f);
-            kernels().attend(input, parts.data(), 0, 1);
-            kernels().attend(input, parts.data(), 1, heads);
-            expect_same_bits(parts, wanted, "heads in parts");
+            const std::vector<float> wanted = attend(scalar(), input);
+            const std::string what =
+                std::to_string(heads) + " heads, " + std::to_string(key_count) + " keys";
+            expect_same_bits(attend(kernels(), input), wanted, what);
+            expect_same_bits(attend_in_parts(kernels(), input), wanted, what + " in parts");
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(KernelTables, attention_keeps_what_is_not_finite) {
+  RandomValues random(31);
+  const int64_t heads = 17, latent = 20, rope = 4, width = latent + rope;
+  Cache cache(random, 300, width, true);
+  const auto set = [&](int64_t token, int64_t i, float value) {
+    auto* block = reinterpret_cast<float*>(cache.storage[static_cast<size_t>(token / 64)].data());
+    block[token % 64 * width + i] = value;
+  };
+  set(70, 3, INFINITY);
+  set(290, 22, -INFINITY);
+  std::vector<float> queries = random.gaussians(heads * width);
+  queries[5] = NAN;
+  const AttentionInput input = {queries.data(), heads,   latent, rope,
+                                cache.view(),   nullptr, 300,    0.2f};
+  const std::vector<float> got = attend(kernels(), input), wanted = attend(scalar(), input);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(std::isnan(got[i]), std::isnan(wanted[i])) << i;
+    if (!std::isnan(wanted[i])) {
+      EXPECT_EQ(got[i], wanted[i]) << i;
     }
   }
 }
@@ -396,18 +442,75 @@ TEST_P(KernelTables, index_scores_have_the_bits_of_scalar) {
   for (const bool is_f32 : {true, false}) {
     for (const int64_t width : {1, 16, 24, 50, 128}) {
       const Cache cache(random, 200, width, is_f32);
-      for (const int64_t heads : {1, 3, 4, 32}) {
+      for (const int64_t heads : {1, 3, 4, 16, 21, 32, 33}) {
         const std::vector<float> queries = random.gaussians(heads * width),
                                  weights = random.gaussians(heads);
+        AlignedBytes scratch(index_scratch_floats(heads, width) * 4);
+        auto* floats = reinterpret_cast<float*>(scratch.data());
         std::vector<float> got(200, -1.0f), wanted = got;
-        kernels().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f,
+        kernels().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f, floats,
                                got.data(), 3, 197);
-        scalar().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f,
+        scalar().index_scores(queries.data(), weights.data(), heads, cache.view(), 0.2f, floats,
                               wanted.data(), 3, 197);
         expect_same_bits(got, wanted, "index_scores");
       }
     }
   }
+}
+
+std::vector<int32_t> select_top(const KernelTable& kernels, const std::vector<float>& scores,
+                                int64_t wanted) {
+  const auto count = static_cast<int64_t>(scores.size());
+  std::vector<int32_t> scratch(static_cast<size_t>(top_scratch_ints(count)), -1);
+  std::vector<int32_t> positions(static_cast<size_t>(wanted), -1);
+  kernels.select_top(scores.data(), count, wanted, scratch.data(), positions.data());
+  return positions;
+}
+
+// By sorting.
+std::vector<int32_t> top_by_sorting(const std::vector<float>& scores, int64_t wanted) {
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto rank = [&](int32_t place) {
+    const float score = scores[static_cast<size_t>(place)];
+    return std::isnan(score) ? -INFINITY : score;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return rank(a) > rank(b); });
+  order.resize(static_cast<size_t>(wanted));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TEST_P(KernelTables, the_top_of_scores_is_that_of_sorting_ties_to_the_lower_place) {
+  RandomValues random(32);
+  for (const int64_t count : {1, 2, 15, 16, 17, 100, 2049, 5000}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      std::vector<float> scores = random.gaussians(count);
+      for (float& score : scores) {
+        const uint32_t draw = random.bits() % 16;
+        if (kind == 1) score = std::round(score * 2.0f) / 2.0f;  // many ties, both zeros
+        if (kind == 2) score = std::ldexp(score, static_cast<int>(random.bits() % 200) - 100);
+        if (kind == 3 && draw == 0) score = NAN;
+        if (kind == 3 && draw == 1) score = -INFINITY;
+        if (kind == 3 && draw == 2) score = INFINITY;
+        if (kind == 3 && draw == 3) score = -NAN;
+        if (kind == 3 && draw > 8) score = random.bits() % 2 == 0 ? 0.0f : -0.0f;
+      }
+      for (const int64_t wanted : {int64_t{1}, (count + 1) / 2, count - 1, count}) {
+        if (wanted < 1) continue;
+        EXPECT_EQ(select_top(kernels(), scores, wanted), top_by_sorting(scores, wanted))
+            << wanted << " of " << count << ", kind " << kind;
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, among_top_scores_zeros_of_both_signs_are_equal_and_nan_is_last) {
+  EXPECT_EQ(select_top(kernels(), {0.0f, 2.0f, -0.0f, -1.0f, 0.0f, 3.0f}, 4),
+            (std::vector<int32_t>{0, 1, 2, 5}));
+  EXPECT_EQ(select_top(kernels(), {-0.0f, 0.0f}, 1), std::vector<int32_t>{0});
+  EXPECT_EQ(select_top(kernels(), {NAN, -5.0f, NAN, -7.0f}, 2), (std::vector<int32_t>{1, 3}));
 }
 
 }  // namespace

@@ -217,15 +217,14 @@ TEST(ScalarKernels, attention_is_the_softmax_average_of_latents) {
   RandomValues random(15);
   const int64_t heads = 3, latent = 40, rope = 8;
   for (const bool is_f32 : {true, false}) {
-    for (const int64_t key_count : {1, 2, 63, 64, 65, 200}) {
-      const Cache cache(random, 300, latent + rope, is_f32);
+    for (const int64_t key_count : {1, 2, 63, 64, 65, 200, 700}) {
+      const Cache cache(random, 1100, latent + rope, is_f32);
       std::vector<int32_t> positions;
       for (int64_t k = 0; k < key_count; ++k) positions.push_back(static_cast<int32_t>(k + k / 2));
       const std::vector<float> queries = random.gaussians(heads * (latent + rope));
       const AttentionInput input = {queries.data(),   heads,     latent, rope, cache.view(),
                                     positions.data(), key_count, 0.3f};
-      std::vector<float> out(static_cast<size_t>(heads * latent));
-      kernels.attend(input, out.data(), 0, heads);
+      const std::vector<float> out = attend(kernels, input);
       for (int64_t h = 0; h < heads; ++h) {
         std::vector<double> weights;
         double max = -1e300, sum = 0;
@@ -251,10 +250,8 @@ TEST(ScalarKernels, attention_is_the_softmax_average_of_latents) {
 
 TEST(ScalarKernels, attention_without_keys_is_zero) {
   const std::vector<float> queries(16, 1.0f);
-  std::vector<float> out(12, 5.0f);
-  kernels.attend({queries.data(), 1, 12, 4, {nullptr, 16, true}, nullptr, 0, 1.0f}, out.data(), 0,
-                 1);
-  EXPECT_EQ(out, std::vector<float>(12, 0.0f));
+  EXPECT_EQ(attend(kernels, {queries.data(), 1, 12, 4, {nullptr, 16, true}, nullptr, 0, 1.0f}),
+            std::vector<float>(12, 0.0f));
 }
 
 TEST(ScalarKernels, attention_to_all_positions_needs_no_list) {
@@ -264,12 +261,11 @@ TEST(ScalarKernels, attention_to_all_positions_needs_no_list) {
   const std::vector<float> queries = random.gaussians(heads * (latent + rope));
   std::vector<int32_t> positions(150);
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
-  std::vector<float> with(static_cast<size_t>(heads * latent)), without(with.size());
   AttentionInput input = {queries.data(),   heads, latent, rope, cache.view(),
                           positions.data(), 150,   0.2f};
-  kernels.attend(input, with.data(), 0, heads);
+  const std::vector<float> with = attend(kernels, input);
   input.positions = nullptr;
-  kernels.attend(input, without.data(), 0, heads);
+  const std::vector<float> without = attend(kernels, input);
   EXPECT_EQ(with, without);
 }
 
@@ -280,8 +276,9 @@ TEST(ScalarKernels, index_scores_sum_positive_parts_of_heads) {
   const std::vector<float> queries = random.gaussians(heads * width),
                            weights = random.gaussians(heads);
   std::vector<float> scores(100, -1.0f);
-  kernels.index_scores(queries.data(), weights.data(), heads, cache.view(), 0.25f, scores.data(),
-                       10, 90);
+  AlignedBytes scratch(index_scratch_floats(heads, width) * 4);
+  kernels.index_scores(queries.data(), weights.data(), heads, cache.view(), 0.25f,
+                       reinterpret_cast<float*>(scratch.data()), scores.data(), 10, 90);
   EXPECT_EQ(scores[9], -1.0f);
   EXPECT_EQ(scores[90], -1.0f);
   for (int64_t t = 10; t < 90; ++t) {

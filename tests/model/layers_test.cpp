@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "model/layers/router.h"
-#include "model/layers/sparse_indexer.h"
 #include "model/rotary.h"
 
 namespace glmd {
@@ -34,20 +33,6 @@ TEST(Router, only_the_groups_with_the_best_pairs_are_kept) {
   select_experts({.experts = 6, .chosen = 2, .groups = 3, .groups_kept = 2}, scores, bias, choices);
   EXPECT_EQ(choices[0].expert, 4);
   EXPECT_EQ(choices[1].expert, 5);
-}
-
-TEST(SparseIndexer, ties_go_to_the_lower_position_and_positions_ascend) {
-  const std::vector<float> scores = {0.0F, 2.0F, 0.0F, -1.0F, 0.0F, 3.0F};
-  std::vector<int32_t> scratch, positions(4);
-  select_positions(scores, 4, scratch, positions.data());
-  EXPECT_EQ(positions, (std::vector<int32_t>{0, 1, 2, 5}));
-}
-
-TEST(SparseIndexer, a_score_that_is_no_number_ranks_last) {
-  const std::vector<float> scores = {NAN, -5.0F, NAN, -7.0F};
-  std::vector<int32_t> scratch, positions(2);
-  select_positions(scores, 2, scratch, positions.data());
-  EXPECT_EQ(positions, (std::vector<int32_t>{1, 3}));
 }
 
 TEST(Rotary, our_sine_and_cosine_are_those_of_libm_up_to_a_million) {

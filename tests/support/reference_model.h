@@ -93,8 +93,6 @@ inline std::unique_ptr<Model> open_for(const Container& container, const RunOpti
   return open_model(container,
                     {.threads = options.threads,
                      .kernels = find_kernels(options.kernels),
-                     .context_tokens = tokens,
-                     .sessions = 1,
                      .arena_bytes =
                          std::max(sizes.arena_bytes_min,
                                   static_cast<int64_t>(options.arena_share *

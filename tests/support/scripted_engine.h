@@ -80,6 +80,7 @@ class ScriptedEngine {
     }
   }
   void handle(PromptReady&) {}
+  void handle(ResizeExperts&) {}
   void handle(Cancel& cancel) {
     ++cancels_;
     if (waits_.erase(cancel.id) + floods_.erase(cancel.id) > 0) {

@@ -26,8 +26,9 @@ ARROWS = {
     "daemon/model": {"daemon/experts", "daemon/storage", "daemon/kernels", "daemon/platform"},
     "daemon/text": PLATFORM_ONLY,
     "daemon/constraint": {"daemon/platform", "daemon/text"},
+    # The sampler's passes over a vocabulary are kernels.
     "daemon/generation": {"daemon/model", "daemon/text", "daemon/constraint", "daemon/experts",
-                          "daemon/platform"},
+                          "daemon/kernels/kernel_table.h", "daemon/platform"},
     "daemon/server": {"protocol", "daemon/generation/messages.h", "daemon/generation/channel.h",
                       "daemon/platform"},
     "daemon": {"protocol", "daemon"},

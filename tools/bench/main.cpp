@@ -1,7 +1,9 @@
 // glmd-bench: how close the daemon comes to what the machine can do.
 #include <fmt/core.h>
 
+#include "bench_attention.h"
 #include "bench_kernels.h"
+#include "bench_reads.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Measures the daemon's parts against the limits of this machine");
@@ -9,6 +11,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),
+      glmd::add_attention_command(app),
+      glmd::add_reads_command(app),
   };
   CLI11_PARSE(app, argc, argv);
 

@@ -19,7 +19,7 @@ double measure_seconds(Team& team, int64_t count, int64_t grain,
   team.run(count, grain, [&](int64_t begin, int64_t end, int thread) {
     const double start = thread_seconds();
     work(begin, end, thread);
-    seconds[static_cast<size_t>(thread)] = thread_seconds() - start;
+    seconds[static_cast<size_t>(thread)] += thread_seconds() - start;
   });
   return *std::max_element(seconds.begin(), seconds.end());
 }

@@ -20,4 +20,13 @@ const PeakLoops& avx512_peak_loops();
 // Those that belong to a kernel table.
 const PeakLoops& find_peak_loops(const char* kernels);
 
+// `rounds` x products fused multiply-adds of float32 in independent sums.
+struct FloatPeak {
+  int64_t products;
+  void (*multiply)(int64_t rounds);
+};
+FloatPeak avx2_float_peak();
+FloatPeak avx512_float_peak();
+FloatPeak find_float_peak(const char* kernels);
+
 }  // namespace glmd

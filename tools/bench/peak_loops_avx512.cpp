@@ -38,4 +38,24 @@ const PeakLoops& avx512_peak_loops() {
   return loops;
 }
 
+// vfmadd231ps on 12 sums of 16 lanes.
+#define STEP(sum) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" sum "\n\t"
+static void multiply_float(int64_t rounds) {
+  asm volatile("vpxor %%xmm14, %%xmm14, %%xmm14\n\tvpxor %%xmm15, %%xmm15, %%xmm15" ::
+                   : "xmm14", "xmm15");
+  for (int64_t i = 0; i < rounds; ++i) {
+    asm volatile(STEP("0") STEP("1") STEP("2") STEP("3") STEP("4") STEP("5") STEP("6") STEP("7")
+                     STEP("8") STEP("9") STEP("10") STEP("11")
+                 :
+                 :
+                 : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
+                   "xmm10", "xmm11", "xmm14", "xmm15");
+  }
+}
+#undef STEP
+
+FloatPeak avx512_float_peak() {
+  return {12 * 16, multiply_float};
+}
+
 }  // namespace glmd

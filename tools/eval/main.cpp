@@ -77,8 +77,6 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
       loaded.container,
       {.threads = options.threads,
        .kernels = kernels,
-       .context_tokens = tokens,
-       .sessions = 1,
        .arena_bytes = options.arena_bytes > 0 ? options.arena_bytes : sizes.experts_bytes,
        .kv_pool_bytes = (tokens + cache_block_tokens) * sizes.kv_bytes_per_token,
        .rows_max = options.step,

@@ -8,10 +8,39 @@
 
 namespace glmd::avx2 {
 
-// The 16 lanes of a float dot.
+// The 16 lanes of a float dot. What attention_tiles.h asks of a vector stands below; `n` means the
+// first n of 16, zeros behind.
+namespace {
 struct Lanes {
   __m256 low, high;
+
+  // 12 sums of 8 lanes in registers, beside what is multiplied.
+  static constexpr int dot_vectors = 1, dot_keys = 6, add_heads = 6, add_vectors = 1;
+
+  static inline Lanes all(float x);
+  static inline Lanes load(const float* from);
+  static inline Lanes load(const float* from, int64_t n);
+  static inline Lanes load(const uint16_t* halves);
+  static inline Lanes load(const uint16_t* halves, int64_t n);
+  static inline void store(float* to, const Lanes& x);
+  static inline void store(float* to, const Lanes& x, int64_t n);
+  static inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c);
+  static inline Lanes larger(const Lanes& a, const Lanes& b);  // a > b ? a : b
+  // [heads][width] -> [width][heads, padded to 16 with zeros].
+  static inline void transpose(const float* from, int64_t heads, int64_t width, float* to);
+  static inline float exp(float x);
+  static inline Lanes exp(const Lanes& x);
+  inline Lanes operator+(const Lanes& b) const;
+  inline Lanes operator-(const Lanes& b) const;
+  inline Lanes operator*(const Lanes& b) const;
+  inline Lanes operator/(const Lanes& b) const;
+  inline Lanes negative() const;
+  static inline uint32_t at_least(const Lanes& a, const Lanes& b);  // bit i: a[i] >= b[i]
+  inline float sum() const;
+  // The first n lanes of this, the others of `rest`.
+  inline Lanes first_then(int64_t n, const Lanes& rest) const;
 };
+}  // namespace
 
 // All bits set in the first `n` of 8 lanes.
 static inline __m256i first_lanes(int64_t n) {
@@ -130,30 +159,113 @@ static inline float exponential(float x) {
   return _mm256_cvtss_f32(exponential(_mm256_set1_ps(x)));
 }
 
-// x[i] = exp(x[i] - max) and their sum, for any n.
-static inline float exp_and_sum_of(float* x, int64_t n, float max) {
-  const __m256 maxima = _mm256_set1_ps(max);
-  Lanes sum = zero_lanes();
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256 low = exponential(_mm256_sub_ps(load(x + i), maxima));
-    const __m256 high = exponential(_mm256_sub_ps(load(x + i + 8), maxima));
-    _mm256_storeu_ps(x + i, low);
-    _mm256_storeu_ps(x + i + 8, high);
-    sum = {_mm256_add_ps(sum.low, low), _mm256_add_ps(sum.high, high)};
+inline Lanes Lanes::all(float x) {
+  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+inline Lanes Lanes::load(const float* from) {
+  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+inline Lanes Lanes::load(const float* from, int64_t n) {
+  return n == 16 ? load(from) : load_16(from, n);
+}
+inline Lanes Lanes::load(const uint16_t* halves) {
+  return load_16(reinterpret_cast<const Half*>(halves));
+}
+inline Lanes Lanes::load(const uint16_t* halves, int64_t n) {
+  return load_16(reinterpret_cast<const Half*>(halves), n);
+}
+inline void Lanes::store(float* to, const Lanes& x) {
+  _mm256_storeu_ps(to, x.low);
+  _mm256_storeu_ps(to + 8, x.high);
+}
+inline void Lanes::store(float* to, const Lanes& x, int64_t n) {
+  if (n == 16) return store(to, x);
+  avx2::store(to, x.low, n);
+  if (n > 8) avx2::store(to + 8, x.high, n - 8);
+}
+inline Lanes Lanes::fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline Lanes Lanes::larger(const Lanes& a, const Lanes& b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+inline Lanes Lanes::operator+(const Lanes& b) const {
+  return {_mm256_add_ps(low, b.low), _mm256_add_ps(high, b.high)};
+}
+inline Lanes Lanes::operator-(const Lanes& b) const {
+  return {_mm256_sub_ps(low, b.low), _mm256_sub_ps(high, b.high)};
+}
+inline Lanes Lanes::operator*(const Lanes& b) const {
+  return {_mm256_mul_ps(low, b.low), _mm256_mul_ps(high, b.high)};
+}
+inline Lanes Lanes::operator/(const Lanes& b) const {
+  return {_mm256_div_ps(low, b.low), _mm256_div_ps(high, b.high)};
+}
+inline Lanes Lanes::negative() const {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_xor_ps(low, sign), _mm256_xor_ps(high, sign)};
+}
+inline uint32_t Lanes::at_least(const Lanes& a, const Lanes& b) {
+  const int low_bits = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ));
+  const int high_bits = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ));
+  return static_cast<uint32_t>(low_bits | high_bits << 8);
+}
+inline float Lanes::sum() const {
+  return sum_lanes(*this);
+}
+inline Lanes Lanes::first_then(int64_t n, const Lanes& rest) const {
+  Lanes mixed = *this;
+  keep_behind(mixed, rest, n);
+  return mixed;
+}
+inline Lanes Lanes::exp(const Lanes& x) {
+  return {exponential(x.low), exponential(x.high)};
+}
+
+// 8 rows of 8 floats, `stride` apart, to columns.
+static inline void transpose_8(const float* const* rows, float* to, int64_t stride) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(rows[i]);
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
   }
-  if (i < n) {  // sums of exponentials are never -0: adding zeros changes nothing
-    const int64_t rest = n - i, rest_high = rest > 8 ? rest - 8 : 0;
-    const Lanes old = load_16(x + i, rest);
-    const __m256 low = exponential(_mm256_sub_ps(old.low, maxima));
-    const __m256 high = exponential(_mm256_sub_ps(old.high, maxima));
-    store(x + i, low, rest);
-    if (rest_high > 0) store(x + i + 8, high, rest_high);
-    sum.low = _mm256_add_ps(sum.low, _mm256_and_ps(low, _mm256_castsi256_ps(first_lanes(rest))));
-    sum.high =
-        _mm256_add_ps(sum.high, _mm256_and_ps(high, _mm256_castsi256_ps(first_lanes(rest_high))));
+  for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
   }
-  return sum_lanes(sum);
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(to + i * stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+    _mm256_storeu_ps(to + (i + 4) * stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+  }
+}
+
+// As Lanes::transpose.
+static inline void transpose_heads(const float* from, int64_t heads, int64_t width, float* to) {
+  const int64_t lanes = (heads + 15) / 16 * 16;
+  for (int64_t h = 0; h < lanes; h += 8) {
+    const bool is_whole = h + 8 <= heads;
+    const float* rows[8];
+    for (int i = 0; is_whole && i < 8; ++i) rows[i] = from + (h + i) * width;
+    int64_t column = 0;
+    for (; is_whole && column + 8 <= width; column += 8) {
+      transpose_8(rows, to + column * lanes + h, lanes);
+      for (const float*& row : rows) row += 8;
+    }
+    for (; column < width; ++column) {
+      for (int64_t i = h; i < h + 8; ++i)
+        to[column * lanes + i] = i < heads ? from[i * width + column] : 0.0f;
+    }
+  }
+}
+inline void Lanes::transpose(const float* from, int64_t heads, int64_t width, float* to) {
+  transpose_heads(from, heads, width, to);
+}
+
+inline float Lanes::exp(float x) {
+  return exponential(x);
 }
 
 }  // namespace glmd::avx2

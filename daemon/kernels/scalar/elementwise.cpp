@@ -51,6 +51,35 @@ float exp_and_sum(float* x, int64_t n, float max) {
   return sum_lanes(lanes);
 }
 
+int64_t find_largest(const float* x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(x[i])) return -1;
+    if (x[i] > x[best]) best = i;
+  }
+  return best;
+}
+
+void weigh(const float* x, int64_t n, float max, float scale, float* weights, float* sums) {
+  for (int64_t first = 0; first < n; first += weigh_block) {
+    const int64_t end = n - first < weigh_block ? n : first + weigh_block;
+    float lanes[dot_lanes] = {};
+    for (int64_t i = first; i < end; ++i) {
+      weights[i] = exponential((x[i] - max) * scale);
+      lanes[(i - first) % dot_lanes] += weights[i];
+    }
+    *sums++ = sum_lanes(lanes);
+  }
+}
+
+int64_t find_at_least(const float* x, int64_t n, float limit, int32_t* places) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] >= limit) places[count++] = static_cast<int32_t>(i);
+  }
+  return count;
+}
+
 void to_f16(const float* x, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = f32_to_f16(x[i]);
 }

@@ -46,11 +46,21 @@ void rotate(float* x, const float* cos, const float* sin, int64_t pairs);
 void add_scaled(float* y, const float* x, float weight, int64_t n);
 void sigmoid(const float* x, int64_t n, float* s);
 float exp_and_sum(float* x, int64_t n, float max);
+int64_t find_largest(const float* x, int64_t n);
+void weigh(const float* x, int64_t n, float max, float scale, float* weights, float* sums);
+int64_t find_at_least(const float* x, int64_t n, float limit, int32_t* places);
 void to_f16(const float* x, int64_t n, uint16_t* out);
 void from_f16(const uint16_t* x, int64_t n, float* out);
 
-void attend(const AttentionInput& input, float* out, int64_t begin, int64_t end);
+void attend_spans(const AttentionInput& input, int64_t span_begin, int64_t span_end,
+                  int64_t head_begin, int64_t head_end, float* scratch,
+                  const AttentionState& state);
+void finish_attention(const AttentionState* states, int64_t state_count, int64_t latent,
+                      int64_t head_begin, int64_t head_end, float* out);
 void index_scores(const float* queries, const float* head_weights, int64_t heads,
-                  const CacheView& keys, float scale, float* scores, int64_t begin, int64_t end);
+                  const CacheView& keys, float scale, float* scratch, float* scores, int64_t begin,
+                  int64_t end);
+void select_top(const float* scores, int64_t count, int64_t wanted, int32_t* scratch,
+                int32_t* positions);
 
 }  // namespace glmd::scalar

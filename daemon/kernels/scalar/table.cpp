@@ -17,10 +17,15 @@ const KernelTable& scalar_kernels() {
       .add_scaled = add_scaled,
       .sigmoid = sigmoid,
       .exp_and_sum = exp_and_sum,
+      .find_largest = find_largest,
+      .weigh = weigh,
+      .find_at_least = find_at_least,
       .to_f16 = to_f16,
       .from_f16 = from_f16,
-      .attend = attend,
+      .attend_spans = attend_spans,
+      .finish_attention = finish_attention,
       .index_scores = index_scores,
+      .select_top = select_top,
   };
   return table;
 }

@@ -74,7 +74,8 @@ std::vector<ExpertWork> work_list(const CheckpointConfig& config, const RoutedWe
 void run_shared(const Compute& compute, const CheckpointConfig& config, const LayerWeights& weights,
                 int64_t row_count, Workspace& workspace) {
   const FeedForwardWeights& mlp = weights.feed_forward;
-  run_feed_forward(compute.kernels, compute.team, mlp.gate_up, mlp.down,
+  const FeedForward one{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
+  run_feed_forward(compute, {&one, 1},
                    workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
                    grown(workspace.update, row_count * config.hidden_size), config.hidden_size);
 }
@@ -177,7 +178,7 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
                           if (routed.next != nullptr)
                             read_ahead(compute, config, routed, cache, rows, workspace);
                         }};
-  TRY(run_experts(cache, compute.kernels, compute.team, step, input, workspace.experts, outputs));
+  TRY(run_experts(cache, compute, step, input, workspace.experts, outputs));
   combine(compute, config, row_count, workspace);
   return {};
 }

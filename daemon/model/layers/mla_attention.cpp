@@ -50,38 +50,136 @@ void make_queries(const Compute& compute, const CheckpointConfig& config,
   }
 }
 
-void attend_rows(const Compute& compute, const CheckpointConfig& config, int64_t layer,
-                 const CacheLayout& layout, std::span<const PassRow> rows, Workspace& workspace) {
-  const auto row_count = static_cast<int64_t>(rows.size());
-  const int64_t heads = config.heads, latent = config.kv_lora_rank;
-  const int64_t rope = config.qk_rope_head_dim;
-  float* latents = grown(workspace.latents, row_count * heads * latent);
-  const auto thread_count = static_cast<size_t>(compute.team.thread_count());
-  workspace.blocks.resize(std::max(workspace.blocks.size(), thread_count));
-  const float scale = 1.0F / std::sqrt(static_cast<float>(config.qk_nope_head_dim + rope));
+// Attention over latents for all rows, cut into units of work in one of two ways that give the same
+// bits. Many rows: a unit is a row with a part of its heads, dealt out in turns, since later rows
+// of a prompt see more keys. Few rows: spans of keys are units too, and are merged at the end.
+class RowAttention {
+ public:
+  RowAttention(const Compute& compute, const CheckpointConfig& config, int64_t layer,
+               const CacheLayout& layout, std::span<const PassRow> rows, Workspace& workspace)
+      : compute_(compute),
+        config_(config),
+        layer_(layer),
+        layout_(layout),
+        rows_(rows),
+        workspace_(workspace),
+        row_count_(static_cast<int64_t>(rows.size())),
+        threads_(compute.team.thread_count()) {
+    grown(workspace.latents, row_count_ * heads_ * latent_);
+    const auto thread_count = static_cast<size_t>(threads_);
+    workspace.blocks.resize(std::max(workspace.blocks.size(), thread_count));
+    workspace.attention_scratch.resize(std::max(workspace.attention_scratch.size(), thread_count));
+  }
 
-  // (row, head) pairs in row-major order: decode splits the heads, prefill the rows.
-  compute.team.run(row_count * heads, 1, [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t pair = begin; pair < end;) {
-      const int64_t row = pair / heads, head = pair % heads;
-      const int64_t head_end = std::min(heads, head + (end - pair));
-      const int64_t selected = workspace.selected_count[row];
-      rows[row].sequence->key_blocks(layer, workspace.blocks[thread]);
-      const AttentionInput input{
-          .queries = workspace.absorbed.data() + row * heads * (latent + rope),
-          .heads = heads,
-          .latent = latent,
-          .rope = rope,
-          .cache = {workspace.blocks[thread].data(), layout.key_width, layout.element_bytes == 4},
-          .positions =
-              selected == 0 ? nullptr : workspace.selected.data() + row * config.index_topk,
-          .key_count = selected == 0 ? rows[row].position + 1 : selected,
-          .scale = scale};
-      compute.kernels.attend(input, latents + row * heads * latent, head, head_end);
-      pair += head_end - head;
+  void run() {
+    const int64_t groups = std::max<int64_t>(1, heads_ / heads_wanted);
+    if (row_count_ * groups >= threads_) {
+      run_rows(groups);
+    } else {
+      run_spans();
     }
-  });
-}
+  }
+
+ private:
+  // Converting a key for fewer heads would cost too much beside using it.
+  static constexpr int64_t heads_wanted = 32;
+
+  // Heads of one of `groups` parts, whole vectors of 8.
+  struct Heads {
+    int64_t begin, end;
+  };
+  Heads heads_of(int64_t group, int64_t groups) const {
+    const int64_t eights = (heads_ + 7) / 8;
+    return {std::min(heads_, eights * group / groups * 8),
+            std::min(heads_, eights * (group + 1) / groups * 8)};
+  }
+
+  int64_t key_count(int64_t row) const {
+    const int64_t selected = workspace_.selected_count[row];
+    return selected == 0 ? rows_[row].position + 1 : selected;
+  }
+
+  void attend(int64_t row, int64_t span_begin, int64_t span_end, Heads heads, int64_t thread,
+              const AttentionState& state) {
+    std::vector<const uint8_t*>& blocks = workspace_.blocks[thread];
+    rows_[row].sequence->key_blocks(layer_, blocks);
+    const AttentionInput input{
+        .queries = workspace_.absorbed.data() + row * heads_ * (latent_ + rope_),
+        .heads = heads_,
+        .latent = latent_,
+        .rope = rope_,
+        .cache = {blocks.data(), layout_.key_width, layout_.element_bytes == 4},
+        .positions = workspace_.selected_count[row] == 0
+                         ? nullptr
+                         : workspace_.selected.data() + row * config_.index_topk,
+        .key_count = key_count(row),
+        .scale = 1.0F / std::sqrt(static_cast<float>(config_.qk_nope_head_dim + rope_))};
+    float* scratch = grown_aligned(workspace_.attention_scratch[thread],
+                                   attention_scratch_floats(heads_, latent_, rope_));
+    compute_.kernels.attend_spans(input, span_begin, span_end, heads.begin, heads.end, scratch,
+                                  state);
+  }
+
+  float* row_latents(int64_t row) { return workspace_.latents.data() + row * heads_ * latent_; }
+
+  void run_rows(int64_t groups) {
+    float* extremes = grown(workspace_.attention_parts, row_count_ * heads_ * 2);
+    compute_.team.run(threads_, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        for (int64_t unit = thread; unit < row_count_ * groups; unit += threads_) {
+          const int64_t row = unit / groups;
+          const Heads heads = heads_of(unit % groups, groups);
+          const AttentionState state{.max = extremes + row * heads_ * 2,
+                                     .sum = extremes + (row * 2 + 1) * heads_,
+                                     .out = row_latents(row)};
+          attend(row, 0, attention_span_count(key_count(row)), heads, thread, state);
+          compute_.kernels.finish_attention(&state, 1, latent_, heads.begin, heads.end, state.out);
+        }
+      }
+    });
+  }
+
+  void run_spans() {
+    int64_t spans = 0;  // most of any row
+    for (int64_t row = 0; row < row_count_; ++row)
+      spans = std::max(spans, attention_span_count(key_count(row)));
+    int64_t groups = 1;
+    while (row_count_ * spans * groups < threads_ && groups * 8 < heads_) ++groups;
+    const int64_t part_floats = heads_ * (latent_ + 2);
+    float* parts = grown(workspace_.attention_parts, row_count_ * spans * part_floats);
+    AttentionState* states = grown(workspace_.attention_states, row_count_ * spans);
+    for (int64_t i = 0; i < row_count_ * spans; ++i) {
+      float* part = parts + i * part_floats;
+      states[i] = {.max = part, .sum = part + heads_, .out = part + 2 * heads_};
+    }
+    compute_.team.run(row_count_ * spans * groups, 1, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t span = unit / groups % spans, row = unit / groups / spans;
+        if (span >= attention_span_count(key_count(row))) continue;
+        attend(row, span, span + 1, heads_of(unit % groups, groups), thread,
+               states[row * spans + span]);
+      }
+    });
+    compute_.team.run(row_count_ * heads_, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t pair = begin; pair < end; ++pair) {
+        const int64_t row = pair / heads_, head = pair % heads_;
+        compute_.kernels.finish_attention(states + row * spans,
+                                          attention_span_count(key_count(row)), latent_, head,
+                                          head + 1, row_latents(row));
+      }
+    });
+  }
+
+  const Compute& compute_;
+  const CheckpointConfig& config_;
+  const int64_t layer_;
+  const CacheLayout& layout_;
+  const std::span<const PassRow> rows_;
+  Workspace& workspace_;
+  const int64_t row_count_, threads_;
+  const int64_t heads_ = config_.heads, latent_ = config_.kv_lora_rank;
+  const int64_t rope_ = config_.qk_rope_head_dim;
+};
 
 }  // namespace
 
@@ -106,7 +204,7 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
     run_indexer(compute, config, *weights.indexer, layer, layout, rows, workspace);
   }
   make_queries(compute, config, weights, row_count, workspace);
-  attend_rows(compute, config, layer, layout, rows, workspace);
+  RowAttention(compute, config, layer, layout, rows, workspace).run();
 
   float* mixed = grown(workspace.mixed, row_count * heads * v);
   multiply_heads(compute, weights.v_b, heads, workspace.latents.data(), {heads * latent, latent},

@@ -3,27 +3,100 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <numeric>
 
 namespace glmd {
+namespace {
 
-void select_positions(std::span<const float> scores, int64_t count, std::vector<int32_t>& scratch,
-                      int32_t* positions) {
-  scratch.resize(scores.size());
-  std::iota(scratch.begin(), scratch.end(), 0);
-  const auto rank = [&](int32_t position) {
-    const float score = scores[position];
-    return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
-  };
-  std::nth_element(scratch.begin(), scratch.begin() + (count - 1), scratch.end(),
-                   [&](int32_t a, int32_t b) {
-                     const float score_a = rank(a), score_b = rank(b);
-                     return score_a > score_b || (score_a == score_b && a < b);
-                   });
-  std::copy_n(scratch.begin(), count, positions);
-  std::sort(positions, positions + count);
-}
+// Scores all visible keys of the rows that see more than index_topk, and keeps the best. Few rows
+// share their keys out over the team; many rows are dealt out in turns.
+class Selector {
+ public:
+  Selector(const Compute& compute, const CheckpointConfig& config, int64_t layer,
+           const CacheLayout& layout, std::span<const PassRow> rows, Workspace& workspace)
+      : compute_(compute),
+        config_(config),
+        layer_(layer),
+        layout_(layout),
+        rows_(rows),
+        workspace_(workspace) {
+    const auto threads = static_cast<size_t>(threads_);
+    workspace.index_scores.resize(std::max(workspace.index_scores.size(), threads));
+    workspace.index_scratch.resize(std::max(workspace.index_scratch.size(), threads));
+    workspace.top_scratch.resize(std::max(workspace.top_scratch.size(), threads));
+    workspace.blocks.resize(std::max(workspace.blocks.size(), threads));
+  }
+
+  void run() {
+    if (static_cast<int64_t>(rows_.size()) >= threads_) {
+      run_rows();
+    } else {
+      run_keys();
+    }
+  }
+
+ private:
+  bool is_sparse(int64_t row) const { return workspace_.selected_count[row] != 0; }
+  int64_t visible(int64_t row) const { return rows_[row].position + 1; }
+
+  void score(int64_t row, int64_t thread, float* scores, int64_t begin, int64_t end) {
+    const int64_t heads = config_.index_n_heads, width = config_.index_head_dim;
+    std::vector<const uint8_t*>& blocks = workspace_.blocks[thread];
+    rows_[row].sequence->index_blocks(layer_, blocks);
+    float* scratch =
+        grown_aligned(workspace_.index_scratch[thread], index_scratch_floats(heads, width));
+    compute_.kernels.index_scores(workspace_.index_queries.data() + row * heads * width,
+                                  workspace_.index_weights.data() + row * heads, heads,
+                                  {blocks.data(), width, layout_.element_bytes == 4},
+                                  1.0F / std::sqrt(static_cast<float>(width)), scratch, scores,
+                                  begin, end);
+  }
+
+  void select(int64_t row, int64_t thread, const float* scores) {
+    const int64_t count = visible(row);
+    compute_.kernels.select_top(scores, count, config_.index_topk,
+                                grown(workspace_.top_scratch[thread], top_scratch_ints(count)),
+                                workspace_.selected.data() + row * config_.index_topk);
+  }
+
+  void run_rows() {
+    compute_.team.run(threads_, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        for (int64_t row = thread; row < static_cast<int64_t>(rows_.size()); row += threads_) {
+          if (!is_sparse(row)) continue;
+          float* scores = grown(workspace_.index_scores[thread], visible(row));
+          score(row, thread, scores, 0, visible(row));
+          select(row, thread, scores);
+        }
+      }
+    });
+  }
+
+  void run_keys() {
+    const auto row_count = static_cast<int64_t>(rows_.size());
+    for (int64_t row = 0; row < row_count; ++row) {
+      if (!is_sparse(row)) continue;
+      float* scores = grown(workspace_.index_scores[row], visible(row));
+      compute_.team.run(
+          visible(row), cache_block_tokens,
+          [&](int64_t begin, int64_t end, int thread) { score(row, thread, scores, begin, end); });
+    }
+    compute_.team.run(row_count, 1, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t row = begin; row < end; ++row) {
+        if (is_sparse(row)) select(row, thread, workspace_.index_scores[row].data());
+      }
+    });
+  }
+
+  const Compute& compute_;
+  const CheckpointConfig& config_;
+  const int64_t layer_;
+  const CacheLayout& layout_;
+  const std::span<const PassRow> rows_;
+  Workspace& workspace_;
+  const int64_t threads_ = compute_.team.thread_count();
+};
+
+}  // namespace
 
 void run_indexer(const Compute& compute, const CheckpointConfig& config,
                  const IndexerWeights& weights, int64_t layer, const CacheLayout& layout,
@@ -70,41 +143,7 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
     }
   }
 
-  const auto thread_count = static_cast<size_t>(compute.team.thread_count());
-  workspace.index_scores.resize(std::max(workspace.index_scores.size(), thread_count));
-  workspace.index_scratch.resize(std::max(workspace.index_scratch.size(), thread_count));
-  workspace.blocks.resize(std::max(workspace.blocks.size(), thread_count));
-  const float scale = 1.0F / std::sqrt(static_cast<float>(width));
-  const auto score = [&](int64_t row, const std::vector<const uint8_t*>& blocks, float* scores,
-                         int64_t begin, int64_t end) {
-    const CacheView view{blocks.data(), width, layout.element_bytes == 4};
-    compute.kernels.index_scores(queries + row * heads * width, head_weights + row * heads, heads,
-                                 view, scale, scores, begin, end);
-  };
-
-  if (row_count == 1) {  // decode: the keys are split
-    const int64_t visible = rows[0].position + 1;
-    rows[0].sequence->index_blocks(layer, workspace.blocks[0]);
-    float* scores = grown(workspace.index_scores[0], visible);
-    compute.team.run(visible, cache_block_tokens, [&](int64_t begin, int64_t end, int) {
-      score(0, workspace.blocks[0], scores, begin, end);
-    });
-    select_positions({scores, static_cast<size_t>(visible)}, config.index_topk,
-                     workspace.index_scratch[0], workspace.selected.data());
-    return;
-  }
-  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t row = begin; row < end; ++row) {
-      if (workspace.selected_count[row] == 0) continue;
-      const int64_t visible = rows[row].position + 1;
-      rows[row].sequence->index_blocks(layer, workspace.blocks[thread]);
-      float* scores = grown(workspace.index_scores[thread], visible);
-      score(row, workspace.blocks[thread], scores, 0, visible);
-      select_positions({scores, static_cast<size_t>(visible)}, config.index_topk,
-                       workspace.index_scratch[thread],
-                       workspace.selected.data() + row * config.index_topk);
-    }
-  });
+  Selector(compute, config, layer, layout, rows, workspace).run();
 }
 
 }  // namespace glmd

@@ -4,17 +4,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "model/layer_weights.h"
 #include "model/workspace.h"
 
 namespace glmd {
-
-// The `count` highest of `scores`, ties by lower position, as ascending positions. NaN ranks
-// lowest.
-void select_positions(std::span<const float> scores, int64_t count, std::vector<int32_t>& scratch,
-                      int32_t* positions);
 
 // For every row: its index key into the cache of `layer`, then its selection into the workspace.
 // Reads normed_rows and query_rank of the workspace.

@@ -1,0 +1,40 @@
+// down(silu(gate x) * up x), for a dense layer, a shared expert, or several routed experts at once:
+// the team takes the tiles of all their matrices as one list, so that it meets three times a group
+// and not three times an expert. Thread: compute, with its team.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "experts/activation_rows.h"
+
+namespace glmd {
+
+struct FeedForward {
+  Matrix gate_up, down;
+  // One expert's rows of the input, and where their results go; without any: all rows, in order.
+  std::span<const int32_t> rows, outputs;
+};
+
+// Scratch that lives from step to step.
+struct ExpertScratch {
+  struct Gathered {
+    std::vector<float> values, scales;
+    std::vector<int8_t> codes;
+    std::vector<int32_t> sums;
+  } gathered;
+  std::vector<float> hidden;  // [rows of the group][width]
+  ActivationRows middle;
+  std::vector<std::vector<float>> results;  // per thread
+  std::vector<FeedForward> group;           // for callers to put a group together
+  std::vector<int64_t> first_rows;          // per member: its rows begin here in `hidden`
+  std::vector<int32_t> sources;             // per row of the group: its row of the input
+};
+
+// output[o * output_stride + r]. All members have the same shape and format.
+void run_feed_forward(const Compute& compute, std::span<const FeedForward> group,
+                      const Activations& input, ExpertScratch& scratch, float* output,
+                      int64_t output_stride);
+
+}  // namespace glmd

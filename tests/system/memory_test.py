@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""glmd keeps the memory plan: what it takes, what it refuses, what a control group leaves it."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from daemon import GLMD, LIMIT_S, Daemon, wait_until
+
+HOT = "100"
+
+
+def total_of(log):
+    return int(re.search(r"total +(\d+) bytes", log).group(1))
+
+
+class Plan(unittest.TestCase):
+    def test_anonymous_memory_stays_below_the_plan_while_busy(self):
+        daemon = Daemon(self).start_ready("--memory", "110M", "--context", "2048")
+        total = total_of(daemon.read_log())
+        self.assertLessEqual(total, 110 << 20)
+        clients = [daemon.connect() for _ in range(6)]
+        for client in clients:
+            client.submit(1, "word " * 1500, 200, HOT, "seed=1")
+        peak = 0
+        for client in clients:
+            while client.read()[0][0] not in ("DONE", "ERROR", ""):
+                peak = max(peak, daemon.memory_bytes("RssAnon"))
+        self.assertGreater(peak, 10 << 20)
+        self.assertLessEqual(peak, total)
+
+    def test_below_the_floor_every_term_of_the_sum_is_printed(self):
+        result = subprocess.run([GLMD, "--memory", "20M", "--plan"], capture_output=True, text=True,
+                                timeout=LIMIT_S, check=False)
+        self.assertEqual(result.returncode, 75)
+        for term in ("budget", "dense weights", "KV cache", "scratch", "reserve", "expert arena",
+                     "total", "remedy"):
+            self.assertIn(term, result.stderr)
+
+
+def own_memory_group():
+    """The folder of this process's version 1 memory group, or nothing."""
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if "memory" in controllers.split(","):
+                return "/sys/fs/cgroup/memory" + path
+    return None
+
+
+class ControlGroup(unittest.TestCase):
+    """Needs to make a memory group below its own: root, and version 1 (version 2 forbids groups
+    with both processes and children)."""
+
+    def setUp(self):
+        parent = own_memory_group()
+        self.folder = f"{parent}/glmd-test-{os.getpid()}"
+        try:
+            os.mkdir(self.folder)
+        except (OSError, TypeError) as failure:
+            self.skipTest(f"no memory control group can be made here: {failure}")
+        self.addCleanup(lambda: wait_until(self.remove, "the group to be empty"))
+
+    def remove(self):
+        try:
+            os.rmdir(self.folder)
+        except OSError:
+            return False
+        return True
+
+    def set_limit(self, limit):
+        self.write("memory.limit_in_bytes", limit)
+
+    def write(self, name, value):
+        with open(f"{self.folder}/{name}", "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def read(self, name):
+        with open(f"{self.folder}/{name}", encoding="ascii") as file:
+            return int(file.read())
+
+    def enter(self):
+        self.write("cgroup.procs", os.getpid())
+
+    def test_a_limit_shrinks_the_plan_instead_of_killing(self):
+        self.set_limit(128 << 20)
+        daemon = Daemon(self).start_ready(preexec_fn=self.enter)
+        log = daemon.read_log()
+        self.assertRegex(log, r"budget +134217728 bytes .*glmd-test-\d+/memory.limit_in_bytes")
+        self.assertLessEqual(total_of(log), 128 << 20)
+        client = daemon.connect()
+        client.submit(1, "word " * 1500, 50, HOT, "seed=1")
+        self.assertEqual(client.answer()[1][0], "DONE")
+        self.assertLessEqual(self.read("memory.max_usage_in_bytes"), 128 << 20)
+
+    def test_a_limit_that_falls_shrinks_the_arena_and_answers_go_on(self):
+        self.set_limit(256 << 20)
+        daemon = Daemon(self).start_ready("--context", "2048", preexec_fn=self.enter)
+        client = daemon.connect()
+        client.submit(1, "word " * 1000, 50, HOT, "seed=1")
+        before, _ = client.answer()
+
+        def lower():
+            try:
+                self.set_limit(self.read("memory.usage_in_bytes") + (2 << 20))
+            except OSError:
+                return False  # busy: not enough could be reclaimed just then
+            return "expert arena:" in daemon.read_log()
+        wait_until(lower, "the arena to shrink")
+        self.assertIn("memory.limit_in_bytes", daemon.read_log().split("expert arena:")[-1])
+        self.set_limit(256 << 20)
+        client.submit(2, "word " * 1000, 50, HOT, "seed=1")
+        self.assertEqual(client.answer()[0], before)
+
+    def test_below_the_floor_the_group_is_named(self):
+        self.set_limit(32 << 20)
+        result = subprocess.run([GLMD, "--plan"], capture_output=True, text=True, timeout=LIMIT_S,
+                                check=False, preexec_fn=self.enter)
+        self.assertEqual(result.returncode, 75, result.stderr)
+        self.assertIn("memory.limit_in_bytes", result.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

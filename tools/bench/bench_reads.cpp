@@ -1,0 +1,335 @@
+#include "bench_reads.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "fio.h"
+#include "measurement.h"
+#include "platform/aligned_memory.h"
+#include "platform/clock.h"
+#include "platform/file.h"
+#include "storage/io_uring_reader.h"
+#include "storage/thread_reader.h"
+
+namespace glmd {
+namespace {
+
+struct Options {
+  std::string file, folder;
+  int64_t size_bytes = int64_t{8} << 30;
+  int64_t expert_bytes = 20054016;  // of GLM-5.2 in nl4
+  std::vector<int64_t> sizes = {1 << 20, 2 << 20};
+  std::vector<int> depths = {4, 8, 16};
+  double seconds = 1;
+  int rounds = 5;
+  bool as_json = false;
+};
+
+struct Setting {
+  int64_t size = 0;  // of a segment, or of fio's block
+  int depth = 0;
+};
+
+struct Rate {
+  double gigabytes = 0;    // a second
+  double cpu_seconds = 0;  // a second: of this process, so of readers and of who waits for them
+};
+
+// One way to read, and the best it has shown.
+struct Contender {
+  std::string name;
+  std::function<Result<Rate>(const Setting&)> run;
+  Setting best_setting = {};
+  double best = 0;
+};
+
+double process_seconds() {
+  rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+class Stopwatch {
+ public:
+  double seconds() const { return static_cast<double>(clock_.now_ns() - start_ns_) * 1e-9; }
+  Rate rate(int64_t bytes) const {
+    return {.gigabytes = static_cast<double>(bytes) / seconds() * 1e-9,
+            .cpu_seconds = (process_seconds() - start_cpu_seconds_) / seconds()};
+  }
+
+ private:
+  SteadyClock clock_;
+  int64_t start_ns_ = clock_.now_ns();
+  double start_cpu_seconds_ = process_seconds();
+};
+
+// Experts at random places of the file, into slots as the cache has them.
+class RandomExperts {
+ public:
+  RandomExperts(const Options& options, int64_t file_bytes)
+      : options_(options),
+        place_count_((file_bytes - options.expert_bytes) / ReadQueue::alignment + 1) {}
+
+  int64_t offset() {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(place_count_)) *
+           ReadQueue::alignment;
+  }
+
+  uint8_t* slot(int64_t index) { return memory_.data() + index * options_.expert_bytes; }
+
+  Result<void> take_slots(int64_t count) {
+    const int64_t bytes = count * options_.expert_bytes;
+    if (memory_.size_bytes() >= bytes) return {};
+    memory_ = TRY(AlignedMemory::allocate(bytes));
+    std::memset(memory_.data(), 1, static_cast<size_t>(bytes));  // no page faults while measuring
+    return {};
+  }
+
+  // Keeps enough experts submitted for `depth` segments to be under way at any time.
+  Result<Rate> run(BlockReader& reader, const Setting& setting) {
+    const int64_t slots =
+        2 + (setting.depth * setting.size + options_.expert_bytes - 1) / options_.expert_bytes;
+    TRY(take_slots(slots));
+    const Stopwatch stopwatch;
+    for (int64_t index = 0; index < slots; ++index) submit(reader, index);
+    while (stopwatch.seconds() < options_.seconds) {
+      const ReadCompletion completion = reader.wait();
+      TRY(completion.result);
+      submit(reader, static_cast<int64_t>(completion.tag));
+    }
+    return stopwatch.rate(reader.counters().bytes);
+  }
+
+ private:
+  void submit(BlockReader& reader, int64_t index) {
+    reader.submit({.offset = offset(),
+                   .bytes = options_.expert_bytes,
+                   .target = slot(index),
+                   .tag = static_cast<uint64_t>(index)});
+  }
+
+  const Options& options_;
+  const int64_t place_count_;
+  std::mt19937_64 random_;
+  AlignedMemory memory_;
+};
+
+void forget_cached_pages(const File& file) {
+  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+Result<Rate> read_by_ring(RandomExperts& experts, const std::string& path, const Setting& setting) {
+  const auto reader =
+      TRY(IoUringReader::open({path}, setting.depth, {.segment_bytes = setting.size}));
+  return experts.run(*reader, setting);
+}
+
+Result<Rate> read_by_threads(RandomExperts& experts, const std::string& path,
+                             const Setting& setting) {
+  const auto reader =
+      TRY(ThreadReader::open({path}, setting.depth, {.segment_bytes = setting.size}));
+  return experts.run(*reader, setting);
+}
+
+Result<Rate> read_buffered(RandomExperts& experts, const std::string& path,
+                           const Setting& setting) {
+  std::vector<File> files;
+  files.push_back(TRY(File::open_read_only(path)));
+  forget_cached_pages(files[0]);
+  ThreadReader reader(std::move(files), setting.depth, {.segment_bytes = setting.size});
+  return experts.run(reader, setting);
+}
+
+Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const Options& options) {
+  const File file = TRY(File::open_read_only(path));
+  forget_cached_pages(file);
+  const auto bytes = static_cast<size_t>(TRY(file.size_bytes()));
+  void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  if (mapping == MAP_FAILED) {
+    return error(ErrorKind::io, "{}: map {} bytes: {}", path, bytes, std::strerror(errno));
+  }
+  TRY(experts.take_slots(1));
+  const Stopwatch stopwatch;
+  int64_t done_bytes = 0;
+  for (; stopwatch.seconds() < options.seconds; done_bytes += options.expert_bytes) {
+    std::memcpy(experts.slot(0), static_cast<const uint8_t*>(mapping) + experts.offset(),
+                static_cast<size_t>(options.expert_bytes));
+  }
+  const Rate rate = stopwatch.rate(done_bytes);
+  ::munmap(mapping, bytes);
+  return rate;
+}
+
+Result<Rate> read_by_fio(const std::string& path, const Setting& setting, double seconds) {
+  const double bytes = TRY(run_fio(
+      {.path = path, .block_bytes = setting.size, .depth = setting.depth, .seconds = seconds}));
+  return Rate{.gigabytes = bytes * 1e-9};
+}
+
+void report_rate(const std::string& reader, const Setting& setting, const char* part, double value,
+                 const char* unit, std::optional<double> bound, bool as_json) {
+  report({.bench = "reads",
+          .varied = {{"reader", reader}, {"size", setting.size}, {"depth", setting.depth}},
+          .part = part,
+          .value = value,
+          .unit = unit,
+          .bound = bound},
+         as_json);
+}
+
+// Every setting once, by all in turn: where each is at its best.
+Result<void> sweep(std::vector<Contender>& contenders, const Options& options) {
+  for (const int64_t size : options.sizes) {
+    for (const int depth : options.depths) {
+      const Setting setting = {size, depth};
+      for (Contender& contender : contenders) {
+        const Rate rate = TRY_CONTEXT(contender.run(setting), contender.name);
+        report_rate(contender.name, setting, "device", rate.gigabytes, "GB/s", {}, options.as_json);
+        if (rate.gigabytes <= contender.best) continue;
+        contender.best = rate.gigabytes;
+        contender.best_setting = setting;
+      }
+    }
+  }
+  return {};
+}
+
+// Each at its best, in turn: medians, beside fio's.
+Result<void> compare(std::vector<Contender>& contenders, const Options& options) {
+  std::vector<std::vector<double>> gigabytes(contenders.size()), cpu_seconds(contenders.size());
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const Rate rate = TRY(contenders[i].run(contenders[i].best_setting));
+      gigabytes[i].push_back(rate.gigabytes);
+      cpu_seconds[i].push_back(rate.cpu_seconds);
+    }
+  }
+  std::optional<double> bound;
+  if (contenders[0].name == "fio") bound = median(gigabytes[0]);
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    const Contender& contender = contenders[i];
+    const bool is_ours = contender.name != "fio";
+    report_rate(contender.name, contender.best_setting, "best", median(gigabytes[i]), "GB/s",
+                is_ours ? bound : std::nullopt, options.as_json);
+    if (!is_ours) continue;
+    report_rate(contender.name, contender.best_setting, "cpu", median(cpu_seconds[i]), "cores", {},
+                options.as_json);
+  }
+  return {};
+}
+
+Result<void> measure(const std::string& path, const Options& options) {
+  int64_t file_bytes = 0;
+  {
+    const File file = TRY(File::open_direct(path));
+    file_bytes = TRY(file.size_bytes());
+    if (!file.is_direct()) {
+      return error(ErrorKind::unavailable, "{}: its file system has no direct reads", path);
+    }
+  }
+  if (file_bytes < 2 * options.expert_bytes) {
+    return error(ErrorKind::usage, "{}: wanted at least two experts of {} bytes, got {}", path,
+                 options.expert_bytes, file_bytes);
+  }
+  RandomExperts experts(options, file_bytes);
+  std::vector<Contender> contenders;
+  if (has_fio()) {
+    contenders.push_back({"fio", [&](const Setting& setting) {
+                            return read_by_fio(path, setting, options.seconds);
+                          }});
+  }
+  const Result<void> ring = IoUringReader::probe();
+  if (ring.ok()) {
+    contenders.push_back(
+        {"io_uring", [&](const Setting& setting) { return read_by_ring(experts, path, setting); }});
+  }
+  contenders.push_back(
+      {"threads", [&](const Setting& setting) { return read_by_threads(experts, path, setting); }});
+  TRY(sweep(contenders, options));
+
+  const Setting last = contenders.back().best_setting;
+  const Rate buffered = TRY(read_buffered(experts, path, last));
+  report_rate("threads", last, "buffered", buffered.gigabytes, "GB/s", {}, options.as_json);
+  const Rate mapped = TRY(read_mapped(experts, path, options));
+  report_rate("mmap", {options.expert_bytes, 1}, "mapped", mapped.gigabytes, "GB/s", {},
+              options.as_json);
+  return compare(contenders, options);
+}
+
+// A file that no file system keeps as a hole; gone when this is.
+class ScratchFile {
+ public:
+  static Result<std::unique_ptr<ScratchFile>> create(const std::string& folder, int64_t bytes) {
+    auto scratch = std::make_unique<ScratchFile>(folder + "/glmd-bench-reads.tmp");
+    File file = TRY(File::create(scratch->path_, 0600));
+    std::vector<uint64_t> words(size_t{1} << 20);
+    std::mt19937_64 random;
+    std::generate(words.begin(), words.end(), random);
+    const auto chunk_bytes = static_cast<int64_t>(words.size() * sizeof words[0]);
+    for (int64_t at = 0; at < bytes; at += chunk_bytes) {
+      words[0] = static_cast<uint64_t>(at);
+      const auto count = static_cast<size_t>(std::min(chunk_bytes, bytes - at));
+      TRY(file.write({reinterpret_cast<const uint8_t*>(words.data()), count}));
+    }
+    TRY(file.sync());
+    forget_cached_pages(file);
+    return scratch;
+  }
+  explicit ScratchFile(std::string path) : path_(std::move(path)) {}
+  ~ScratchFile() { ::unlink(path_.c_str()); }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Result<void> run(const Options& options) {
+  if (!options.file.empty()) return measure(options.file, options);
+  const auto scratch = TRY(ScratchFile::create(options.folder, options.size_bytes));
+  return measure(scratch->path(), options);
+}
+
+}  // namespace
+
+BenchCommand add_reads_command(CLI::App& parent) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* app = parent.add_subcommand(
+      "reads", "expert reads from disk: GB/s by both readers, ratio to fio, CPU");
+  auto* place = app->add_option_group("place");
+  place->add_option("--file", options->file, "read this file")->check(CLI::ExistingFile);
+  place->add_option("--folder", options->folder, "make a file here, read it, remove it")
+      ->check(CLI::ExistingDirectory);
+  place->require_option(1);
+  app->add_option("--size", options->size_bytes, "bytes of that file, more than caches hold")
+      ->transform(CLI::AsSizeValue(false));
+  app->add_option("--expert", options->expert_bytes, "bytes of an expert")
+      ->transform(CLI::AsSizeValue(false));
+  app->add_option("--sizes", options->sizes, "bytes of a segment, and of fio's blocks")
+      ->transform(CLI::AsSizeValue(false))
+      ->delimiter(',');
+  app->add_option("--depths", options->depths, "segments under way")
+      ->check(CLI::Range(1, 1024))
+      ->delimiter(',');
+  app->add_option("--seconds", options->seconds, "of each measurement")
+      ->check(CLI::Range(0.05, 3600.0));
+  app->add_option("--rounds", options->rounds, "medians of the last comparison are of so many")
+      ->check(CLI::Range(1, 1000));
+  app->add_flag("--json", options->as_json, "one object a line");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace glmd

@@ -1,0 +1,23 @@
+// fio, the tool that disks are measured with: what the device gives to random direct reads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "platform/result.h"
+
+namespace glmd {
+
+struct FioJob {
+  std::string path;
+  int64_t block_bytes = 0;
+  int depth = 1;
+  double seconds = 1;
+};
+
+bool has_fio();
+// Bytes per second of random direct reads.
+Result<double> run_fio(const FioJob& job);
+
+}  // namespace glmd
