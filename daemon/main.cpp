@@ -70,7 +70,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                        .threads = threads,
                        .reader = settings.reader,
                        .look_ahead = settings.look_ahead,
-                       .observers = records.observers()},
+                       .observers = records.observers(),
+                       .usage_prior = records.usage_prior()},
                       progress);
   };
   EngineThread engine(load, channel, clock);

@@ -8,6 +8,7 @@ namespace glmd {
 namespace {
 
 constexpr std::chrono::minutes save_interval(5);
+constexpr double prior_tokens = 4;  // what a history weighs against what is used now
 constexpr const char* history_name = "usage-history";
 
 }  // namespace
@@ -34,8 +35,7 @@ void UsageHistorySaver::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   bool is_last = false;  // what changed before the end is saved, however soon the end comes
   while (!is_last) {
-    wake_.wait_for(lock, interval_, [this] { return is_closing_; });
-    is_last = is_closing_;
+    is_last = wake_.wait_for(lock, interval_, [this] { return is_closing_; });
     lock.unlock();
     save();
     lock.lock();
@@ -52,9 +52,10 @@ void UsageHistorySaver::save() {
 
 Result<RoutingRecords> RoutingRecords::open(const Settings& settings, const Container& container) {
   RoutingRecords records;
+  records.shape_ = routing_shape(container);
   if (settings.trace_routing) {
     records.trace_ = TRY_CONTEXT(
-        RoutingTraceWriter::create(*settings.trace_routing, routing_shape(container),
+        RoutingTraceWriter::create(*settings.trace_routing, records.shape_,
                                    [](const Error& cause) {
                                      log_warning("trace-routing: {}: the trace ends, continuing",
                                                  cause.message);
@@ -62,15 +63,15 @@ Result<RoutingRecords> RoutingRecords::open(const Settings& settings, const Cont
         "trace-routing");
   }
   if (settings.keeps_usage_history && settings.state_directory) {
-    records.open_history(*settings.state_directory + "/" + history_name, container);
+    records.open_history(*settings.state_directory + "/" + history_name);
   } else if (settings.keeps_usage_history) {
     log_info("usage history: none is kept: no state directory is given");
   }
   return records;
 }
 
-void RoutingRecords::open_history(const std::string& path, const Container& container) {
-  history_ = std::make_unique<UsageHistory>(routing_shape(container));
+void RoutingRecords::open_history(const std::string& path) {
+  history_ = std::make_unique<UsageHistory>(shape_);
   const Result<void> loaded = history_->load(path);
   if (loaded.ok()) {
     log_info("usage history: {}", path);
@@ -78,6 +79,11 @@ void RoutingRecords::open_history(const std::string& path, const Container& cont
     log_warning("usage history: {}: dropped, continuing", loaded.error().message);
   }
   saver_ = std::make_unique<UsageHistorySaver>(*history_, path, save_interval);
+}
+
+std::vector<float> RoutingRecords::usage_prior() const {
+  if (!history_) return {};
+  return glmd::usage_prior(history_->counts(), shape_.experts, shape_.chosen, prior_tokens);
 }
 
 std::vector<RoutingObserver*> RoutingRecords::observers() const {

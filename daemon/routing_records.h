@@ -49,11 +49,13 @@ class RoutingRecords {
   static Result<RoutingRecords> open(const Settings& settings, const Container& container);
 
   std::vector<RoutingObserver*> observers() const;
+  std::vector<float> usage_prior() const;  // for ModelOptions; empty where no history is kept
   const UsageHistory* history() const { return history_.get(); }  // null: none is kept
 
  private:
-  void open_history(const std::string& path, const Container& container);
+  void open_history(const std::string& path);
 
+  RoutingShape shape_;
   std::unique_ptr<RoutingTraceWriter> trace_;
   std::unique_ptr<UsageHistory> history_;
   std::unique_ptr<UsageHistorySaver> saver_;

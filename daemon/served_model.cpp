@@ -154,6 +154,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .rows_max = plan.rows_max,
                                             .look_ahead = options.look_ahead,
                                             .observers = options.observers,
+                                            .usage_prior = options.usage_prior,
                                             .load_progress = progress,
                                             .locks_weights = true,
                                             .reader = {.kind = options.reader}}));

@@ -35,6 +35,7 @@ struct ServedModelOptions {
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
   std::vector<RoutingObserver*> observers = {};  // outlive the model
+  std::vector<float> usage_prior = {};
 };
 
 // Runs on the compute thread.

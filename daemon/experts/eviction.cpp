@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "platform/check.h"
+
 namespace glmd {
 
 double add_uses(double heat, double uses, int64_t time, double half_life) {
@@ -26,54 +28,63 @@ int32_t choose_victim(std::span<const SlotUse> slots) {
   return victim;
 }
 
+int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count) {
+  const auto layer_count = static_cast<int64_t>(held.size());
+  if (own >= 0 && held[own] > 0 && held[own] * layer_count >= slot_count) return own;
+  return static_cast<int32_t>(std::max_element(held.begin(), held.end()) - held.begin());
+}
+
 bool VictimQueue::precedes(int32_t a, int32_t b) const {
   if (goes_before(uses_[a], uses_[b])) return true;
   return a < b && !goes_before(uses_[b], uses_[a]);
 }
 
-void VictimQueue::set(int32_t place, int32_t slot) {
-  heap_[place] = slot;
+void VictimQueue::set(std::vector<int32_t>& heap, int32_t place, int32_t slot) {
+  heap[place] = slot;
   places_[slot] = place;
 }
 
 // Moves the slot at `place` up or down to where it belongs.
-void VictimQueue::settle(int32_t place) {
-  const int32_t slot = heap_[place];
+void VictimQueue::settle(std::vector<int32_t>& heap, int32_t place) {
+  const int32_t slot = heap[place];
   while (place > 0) {
     const int32_t parent = (place - 1) / 2;
-    if (!precedes(slot, heap_[parent])) break;
-    set(place, heap_[parent]);
+    if (!precedes(slot, heap[parent])) break;
+    set(heap, place, heap[parent]);
     place = parent;
   }
-  const auto count = static_cast<int32_t>(heap_.size());
+  const auto count = static_cast<int32_t>(heap.size());
   while (2 * place + 1 < count) {
     int32_t child = 2 * place + 1;
-    if (child + 1 < count && precedes(heap_[child + 1], heap_[child])) ++child;
-    if (!precedes(heap_[child], slot)) break;
-    set(place, heap_[child]);
+    if (child + 1 < count && precedes(heap[child + 1], heap[child])) ++child;
+    if (!precedes(heap[child], slot)) break;
+    set(heap, place, heap[child]);
     place = child;
   }
-  set(place, slot);
+  set(heap, place, slot);
 }
 
-void VictimQueue::put(int32_t slot, const SlotUse& use) {
+void VictimQueue::put(int32_t slot, int32_t layer, const SlotUse& use) {
   uses_[slot] = use;
   if (places_[slot] < 0) {
-    places_[slot] = static_cast<int32_t>(heap_.size());
-    heap_.push_back(slot);
+    layers_[slot] = layer;
+    places_[slot] = static_cast<int32_t>(heaps_[layer].size());
+    heaps_[layer].push_back(slot);
   }
-  settle(places_[slot]);
+  DCHECK(layers_[slot] == layer);
+  settle(heaps_[layer], places_[slot]);
 }
 
 void VictimQueue::remove(int32_t slot) {
   const int32_t place = places_[slot];
   if (place < 0) return;
+  std::vector<int32_t>& heap = heaps_[layers_[slot]];
   places_[slot] = -1;
-  const int32_t last = heap_.back();
-  heap_.pop_back();
+  const int32_t last = heap.back();
+  heap.pop_back();
   if (last == slot) return;
-  set(place, last);
-  settle(place);
+  set(heap, place, last);
+  settle(heap, place);
 }
 
 }  // namespace glmd

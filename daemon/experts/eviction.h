@@ -11,9 +11,9 @@
 namespace glmd {
 
 // The half-life, in tokens, that an arena of this share of all experts does best with. A small one
-// lives from the last few tokens; from about 21 of 256 experts a layer on, what a text keeps coming
+// lives from the last few tokens; from about 38 of 256 experts a layer on, what a text keeps coming
 // back to pays (`glmd-replay` compares, at any size, with LRU, LFU and the optimum).
-constexpr double small_arena_share = 1.0 / 12;
+constexpr double small_arena_share = 0.15;
 constexpr double half_life_tokens_for(double arena_share) {
   return arena_share < small_arena_share ? 2 : 64;
 }
@@ -34,24 +34,35 @@ bool goes_before(const SlotUse& a, const SlotUse& b);
 // The first evictable slot in that order, ties by lowest index; -1 where there is none.
 int32_t choose_victim(std::span<const SlotUse> slots);
 
-// The same choice without looking at every slot: a heap of the evictable ones. O(log n) a change.
+// The layer that gives up a slot, when layer `own` needs one more and layer i holds held[i]: itself
+// from its equal share on, else the one that holds most (the lowest such). A layer's own victims
+// are chosen when its next experts are known, whereas those that other layers used last, seldom
+// used before as most are, would go just before they are wanted again: without this, counts lose to
+// LRU. own -1: no layer's.
+int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count);
+
+// The victim of each layer without looking at every slot: heaps of the evictable ones. O(log n) a
+// change.
 class VictimQueue {
  public:
-  explicit VictimQueue(int64_t slot_count) : uses_(slot_count), places_(slot_count, -1) {}
+  VictimQueue(int64_t slot_count, int64_t layer_count)
+      : uses_(slot_count), layers_(slot_count), places_(slot_count, -1), heaps_(layer_count) {}
 
-  // The slot is evictable from now on, or its use changed.
-  void put(int32_t slot, const SlotUse& use);
+  // The slot is evictable from now on, or its use changed. It stays with its layer until removed.
+  void put(int32_t slot, int32_t layer, const SlotUse& use);
   void remove(int32_t slot);  // of no effect where it is not in the queue
-  int32_t first() const { return heap_.empty() ? -1 : heap_.front(); }
+  int32_t first(int32_t layer) const { return heaps_[layer].empty() ? -1 : heaps_[layer].front(); }
+  const SlotUse& use(int32_t slot) const { return uses_[slot]; }
 
  private:
   bool precedes(int32_t a, int32_t b) const;
-  void settle(int32_t place);
-  void set(int32_t place, int32_t slot);
+  void settle(std::vector<int32_t>& heap, int32_t place);
+  void set(std::vector<int32_t>& heap, int32_t place, int32_t slot);
 
-  std::vector<SlotUse> uses_;    // by slot
-  std::vector<int32_t> places_;  // by slot: index in heap_, or -1
-  std::vector<int32_t> heap_;    // slots; none precedes its parent
+  std::vector<SlotUse> uses_;                // by slot
+  std::vector<int32_t> layers_;              // by slot
+  std::vector<int32_t> places_;              // by slot: index in its heap, or -1
+  std::vector<std::vector<int32_t>> heaps_;  // by layer: slots; none precedes its parent
 };
 
 }  // namespace glmd

@@ -70,7 +70,8 @@ int64_t ExpertCache::arena_bytes_min(std::span<const ExpertExtent> experts) {
 }
 
 Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
-                                        BlockReader& reader, Verify verify) {
+                                        BlockReader& reader, Verify verify,
+                                        int64_t experts_per_layer) {
   std::vector<ClassSize> sizes = classes_of(experts);
   if (arena_bytes < slot_bytes(sizes)) {
     return error(ErrorKind::no_memory, "expert arena: wanted at least {} bytes, got {}",
@@ -98,7 +99,6 @@ Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64
                               .expert_count = size.expert_count,
                               .slot_count = size.slot_count,
                               .free = {},
-                              .victims = VictimQueue(slot_count),
                               .staged = {},
                               .discarded = {}});
     for (int64_t i = 0; i < size.slot_count; ++i, next += size.bytes) {
@@ -113,7 +113,28 @@ Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64
     const int32_t size_class = class_of[expert.bytes];
     cache.entries_.push_back({.extent = std::move(expert), .size_class = size_class});
   }
+  cache.number_layers(experts_per_layer > 0 ? experts_per_layer : std::ssize(experts));
   return cache;
+}
+
+// Layers of one class follow each other, so that their counts are one span.
+void ExpertCache::number_layers(int64_t experts_per_layer) {
+  std::map<std::pair<int32_t, int64_t>, int32_t> numbers;
+  const auto key = [&](size_t expert) {
+    return std::pair(entries_[expert].size_class, static_cast<int64_t>(expert) / experts_per_layer);
+  };
+  for (size_t expert = 0; expert < entries_.size(); ++expert) numbers[key(expert)] = 0;
+  int32_t next = 0;
+  for (auto& [place, number] : numbers) {
+    SizeClass& size_class = classes_[place.first];
+    if (size_class.layer_count++ == 0) size_class.first_layer = next;
+    number = next++;
+  }
+  for (size_t expert = 0; expert < entries_.size(); ++expert) {
+    entries_[expert].layer = numbers[key(expert)];
+  }
+  layer_held_.assign(static_cast<size_t>(next), 0);
+  victims_ = VictimQueue(std::ssize(slots_), next);
 }
 
 ExpertCache::~ExpertCache() {
@@ -147,7 +168,7 @@ void ExpertCache::shrink(SizeClass& size_class, int64_t slot_count) {
   while (size_class.slot_count > slot_count) {
     int32_t slot = take_free(size_class);
     if (slot < 0) slot = take_discarded(size_class);
-    if (slot < 0) slot = take_victim(size_class);
+    if (slot < 0) slot = take_victim(size_class, -1);
     if (slot < 0) return;
     slots_[slot].state = State::given_back;
     arena_.give_back({slots_[slot].bytes, static_cast<size_t>(size_class.bytes)});
@@ -253,7 +274,7 @@ bool ExpertCache::start_load(int32_t expert) {
     if (!slot.is_cancelled) reader_->promote(static_cast<uint64_t>(index));
     slot.is_cancelled = false;
   } else {
-    const int32_t index = take_slot(classes_[entry.size_class], passes);
+    const int32_t index = take_slot(classes_[entry.size_class], entry.layer, passes);
     if (index < 0) return false;
     begin_read(index, expert, purpose);
     slots_[index].is_let_go = passes;
@@ -281,10 +302,8 @@ bool ExpertCache::read_ahead(int32_t expert) {
     index = take_free(size_class);
     if (index < 0) {
       // Residents have more than their share: a wanted staged expert became one of them.
-      const int32_t victim = size_class.victims.first();
-      if (victim >= 0 && !use_of(entries_[slots_[victim].expert]).is_wanted) {
-        index = take_victim(size_class);
-      }
+      const int32_t victim = first_victim(size_class, -1);
+      if (victim >= 0 && !victims_.use(victim).is_wanted) index = take_victim(size_class, -1);
     }
   } else {
     index = take_discarded(size_class);
@@ -312,25 +331,23 @@ int64_t ExpertCache::SizeClass::staging_share() const {
 
 // Residents leave the share of reads ahead alone as long as there is something colder to evict. A
 // passing expert takes a buffer that is free before it costs a resident one.
-int32_t ExpertCache::take_slot(SizeClass& size_class, bool passes) {
+int32_t ExpertCache::take_slot(SizeClass& size_class, int32_t layer, bool passes) {
   int32_t slot = -1;
   if (passes) {
     if (size_class.passing_count >= std::max(slots_min, size_class.staging_share())) return -1;
     slot = take_free(size_class);
     if (slot < 0) slot = take_discarded(size_class);
-    return slot >= 0 ? slot : take_victim(size_class);
+    return slot >= 0 ? slot : take_victim(size_class, layer);
   }
   const int64_t resident_max =
       size_class.slot_count - (may_read_ahead_ ? size_class.staging_share() : 0);
   if (size_class.resident_count < resident_max) slot = take_free(size_class);
   if (slot >= 0) return slot;
-  const int32_t victim = size_class.victims.first();
-  if (victim >= 0 && !use_of(entries_[slots_[victim].expert]).is_wanted) {
-    return take_victim(size_class);
-  }
+  const int32_t victim = first_victim(size_class, layer);
+  if (victim >= 0 && !victims_.use(victim).is_wanted) return take_victim(size_class, layer);
   slot = take_free(size_class);
   if (slot < 0) slot = take_discarded(size_class);
-  return slot >= 0 ? slot : take_victim(size_class);
+  return slot >= 0 ? slot : take_victim(size_class, layer);
 }
 
 int32_t ExpertCache::take_free(SizeClass& size_class) {
@@ -348,31 +365,50 @@ int32_t ExpertCache::take_discarded(SizeClass& size_class) {
   return take_free(size_class);
 }
 
-int32_t ExpertCache::take_victim(SizeClass& size_class) {
-  const int32_t slot = size_class.victims.first();
+// The first victim of the layer that gives, else the first of all.
+int32_t ExpertCache::first_victim(const SizeClass& size_class, int32_t layer) const {
+  const int32_t first = size_class.first_layer;
+  const std::span<const int64_t> held =
+      std::span(layer_held_).subspan(first, size_class.layer_count);
+  const int32_t own = layer < 0 ? -1 : layer - first;
+  int32_t victim = victims_.first(first + choose_giver(held, own, size_class.resident_count));
+  if (victim >= 0) return victim;
+  for (int32_t other = first; other < first + size_class.layer_count; ++other) {
+    const int32_t slot = victims_.first(other);
+    if (slot < 0) continue;
+    if (victim < 0 || goes_before(victims_.use(slot), victims_.use(victim))) victim = slot;
+  }
+  return victim;
+}
+
+int32_t ExpertCache::take_victim(SizeClass& size_class, int32_t layer) {
+  const int32_t slot = first_victim(size_class, layer);
   if (slot < 0) return -1;
   make_free(slot);
   return take_free(size_class);
 }
 
-int64_t& ExpertCache::count_of(const Slot& slot) {
+void ExpertCache::add_to_counts(const Slot& slot, int64_t change) {
   SizeClass& size_class = classes_[slot.size_class];
   switch (slot.purpose) {
     case Purpose::staged:
-      return size_class.staged_count;
+      size_class.staged_count += change;
+      return;
     case Purpose::passing:
-      return size_class.passing_count;
+      size_class.passing_count += change;
+      return;
     case Purpose::resident:
-      break;
+      size_class.resident_count += change;
+      layer_held_[entries_[slot.expert].layer] += change;
+      return;
   }
-  return size_class.resident_count;
 }
 
 void ExpertCache::set_purpose(int32_t index, Purpose purpose) {
   Slot& slot = slots_[index];
-  --count_of(slot);
+  add_to_counts(slot, -1);
   slot.purpose = purpose;
-  ++count_of(slot);
+  add_to_counts(slot, 1);
 }
 
 void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
@@ -382,7 +418,7 @@ void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
   slot.state = State::loading;
   slot.purpose = purpose;
   slot.is_let_go = slot.is_cancelled = slot.was_reread = false;
-  ++count_of(slot);
+  add_to_counts(slot, 1);
   entries_[expert].slot = index;
 }
 
@@ -390,8 +426,8 @@ void ExpertCache::make_free(int32_t index) {
   Slot& slot = slots_[index];
   SizeClass& size_class = classes_[slot.size_class];
   CHECK(slot.pins == 0);
-  --count_of(slot);
-  size_class.victims.remove(index);
+  add_to_counts(slot, -1);
+  victims_.remove(index);
   entries_[slot.expert].slot = -1;
   slot.expert = -1;
   slot.state = State::free;
@@ -409,11 +445,11 @@ SlotUse ExpertCache::use_of(const Entry& entry) const {
 void ExpertCache::refresh(int32_t index) {
   if (index < 0) return;
   const Slot& slot = slots_[index];
-  VictimQueue& victims = classes_[slot.size_class].victims;
   if (slot.state == State::whole && slot.pins == 0 && slot.purpose != Purpose::staged) {
-    victims.put(index, use_of(entries_[slot.expert]));
+    const Entry& entry = entries_[slot.expert];
+    victims_.put(index, entry.layer, use_of(entry));
   } else {
-    victims.remove(index);
+    victims_.remove(index);
   }
 }
 

@@ -84,10 +84,12 @@ class ExpertCache {
  public:
   // The least arena: two slots of each size (one expert computing, one in flight).
   static int64_t arena_bytes_min(std::span<const ExpertExtent> experts);
-  // Every size of expert gets the same share of its experts, within `arena_bytes`. The reader
-  // outlives the cache and serves nobody else.
+  // Every size of expert gets the same share of its experts, within `arena_bytes`, and every layer
+  // may hold the same part of that; 0 experts a layer: all are one. The reader outlives the cache
+  // and serves nobody else.
   static Result<ExpertCache> create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
-                                    BlockReader& reader, Verify verify);
+                                    BlockReader& reader, Verify verify,
+                                    int64_t experts_per_layer = 0);
   ~ExpertCache();  // waits for reads that are under way
   ExpertCache(ExpertCache&&) noexcept = default;
   ExpertCache& operator=(ExpertCache&&) = delete;
@@ -158,6 +160,7 @@ class ExpertCache {
   struct Entry {
     ExpertExtent extent;
     int32_t size_class = 0;
+    int32_t layer = 0;  // of layer_held_
     int32_t slot = -1;
     double heat = -1e300;
     int64_t use_count = 0;
@@ -170,8 +173,8 @@ class ExpertCache {
     int64_t expert_count = 0;
     int64_t slot_count = 0;                                           // that have memory
     int64_t resident_count = 0, staged_count = 0, passing_count = 0;  // slots by purpose
+    int32_t first_layer = 0, layer_count = 0;                         // of layer_held_
     std::vector<int32_t> free;
-    VictimQueue victims;            // among residents
     std::vector<int32_t> staged;    // the router has not spoken yet
     std::deque<int32_t> discarded;  // staged, whole, not wanted: oldest first
 
@@ -179,7 +182,9 @@ class ExpertCache {
   };
 
   ExpertCache() = default;
-  int64_t& count_of(const Slot& slot);
+  void number_layers(int64_t experts_per_layer);
+  void add_to_counts(const Slot& slot, int64_t change);
+  int32_t first_victim(const SizeClass& size_class, int32_t layer) const;
   SlotUse use_of(const Entry& entry) const;
   void refresh(int32_t slot);
   void begin_read(int32_t slot, int32_t expert, Purpose purpose);
@@ -189,10 +194,10 @@ class ExpertCache {
   ExpertLease pin(int32_t slot);
   void settle_read_ahead(SizeClass& size_class, ExpertRange layer);
   void let_pass(const SizeClass& size_class, ExpertRange layer, std::span<const ExpertWant> wants);
-  int32_t take_slot(SizeClass& size_class, bool passes);
+  int32_t take_slot(SizeClass& size_class, int32_t layer, bool passes);
   int32_t take_free(SizeClass& size_class);
   int32_t take_discarded(SizeClass& size_class);
-  int32_t take_victim(SizeClass& size_class);
+  int32_t take_victim(SizeClass& size_class, int32_t layer);
   void want_staged(int32_t slot, Purpose purpose);
   void submit(int32_t slot, ReadUrgency urgency);
   ReadCompletion wait_for_completion();
@@ -205,6 +210,8 @@ class ExpertCache {
   std::vector<Entry> entries_;
   std::vector<Slot> slots_;
   std::vector<SizeClass> classes_;
+  std::vector<int64_t> layer_held_;  // slots that a layer's residents hold; layers class by class
+  VictimQueue victims_{0, 0};
   std::vector<int32_t> wanted_;      // by the running step
   std::vector<ExpertWant> by_heat_;  // scratch of let_pass
   AlignedMemory arena_;

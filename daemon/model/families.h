@@ -30,8 +30,10 @@ struct ModelOptions {
   LookAhead look_ahead = LookAhead::automatic;
   RoutingSource* routing = nullptr;              // outlives the model; null: the routers route
   std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model
-  DenseWeights::Progress load_progress = {};     // may end the loading with an error
-  bool locks_weights = false;                    // dense ones, in memory, where the limit allows
+  std::vector<float> usage_prior =
+      {};  // uses that each expert starts with, as the cache counts them
+  DenseWeights::Progress load_progress = {};  // may end the loading with an error
+  bool locks_weights = false;                 // dense ones, in memory, where the limit allows
   ReaderSettings reader = {};
 };
 

@@ -425,8 +425,15 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   }
 
   model->reader_ = TRY(open_block_reader(container.files(), options.reader));
-  model->cache_.emplace(TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                                                *model->reader_.reader, options.verify)));
+  const int64_t experts_in_cache = std::ssize(experts.extents);
+  model->cache_.emplace(
+      TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
+                              *model->reader_.reader, options.verify, shape.n_routed_experts)));
+  const int64_t expert_count = std::min(experts_in_cache, std::ssize(options.usage_prior));
+  for (int64_t expert = 0; expert < expert_count; ++expert) {
+    const float uses = options.usage_prior[expert];
+    if (uses > 0) model->cache_->seed_heat(static_cast<int32_t>(expert), uses);
+  }
   model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,

@@ -317,12 +317,19 @@ TEST(Eviction, an_old_favourite_is_outlived) {
   EXPECT_GT(old_favourite, add_uses(-1e300, 1, 64 * 6, 64));
 }
 
+TEST(Eviction, a_layer_gives_from_its_equal_share_on_else_the_one_that_holds_most) {
+  const std::vector<int64_t> held = {3, 5, 4};
+  EXPECT_EQ(choose_giver(held, 2, 12), 2);
+  EXPECT_EQ(choose_giver(held, 0, 12), 1);
+  EXPECT_EQ(choose_giver(held, -1, 12), 1);
+}
+
 TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     std::vector<SlotUse> slots(37);
-    VictimQueue queue(37);
+    VictimQueue queue(37, 2);
     for (int change = 0; change < 1000; ++change) {
       const auto slot = static_cast<int32_t>(random() % slots.size());
       slots[slot] = {.heat = static_cast<double>(random() % 6),
@@ -330,11 +337,11 @@ TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
                      .is_evictable = random() % 3 != 0,
                      .is_wanted = random() % 4 == 0};
       if (slots[slot].is_evictable) {
-        queue.put(slot, slots[slot]);
+        queue.put(slot, 1, slots[slot]);
       } else {
         queue.remove(slot);
       }
-      ASSERT_EQ(queue.first(), choose_victim(slots));
+      ASSERT_EQ(queue.first(1), choose_victim(slots));
     }
   }
 }

@@ -171,12 +171,10 @@ TEST(UsagePrior, every_layer_weighs_the_same_few_tokens) {
 std::vector<ExpertExtent> extents_of(int32_t count, int64_t bytes) {
   std::vector<ExpertExtent> extents;
   for (int32_t i = 0; i < count; ++i) {
-    extents.push_back({.file = i % 2,
-                       .offset = i * bytes,
-                       .bytes = bytes,
-                       .hash = 0,
-                       .name = "",
-                       .file_name = ""});
+    ExpertExtent& extent = extents.emplace_back();
+    extent.file = i % 2;
+    extent.offset = i * bytes;
+    extent.bytes = bytes;
   }
   return extents;
 }

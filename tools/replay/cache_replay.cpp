@@ -43,59 +43,72 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
 // As ExpertCache does it, with the functions it uses.
 class DaemonCache {
  public:
-  DaemonCache(int64_t expert_count, int64_t slot_count, double half_life_steps)
-      : half_life_steps_(half_life_steps),
-        heat_(static_cast<size_t>(expert_count), SlotUse().heat),
-        slot_of_(static_cast<size_t>(expert_count), -1),
-        uses_(static_cast<size_t>(slot_count)),
-        expert_in_(static_cast<size_t>(slot_count), -1) {}
+  DaemonCache(const ReplayTrace& trace, int64_t slot_count, double half_life_tokens)
+      : half_life_steps_(half_life_tokens * static_cast<double>(trace.layer_count())),
+        experts_per_layer_(trace.experts_per_layer),
+        slot_count_(slot_count),
+        heat_(static_cast<size_t>(trace.expert_count()), SlotUse().heat),
+        slot_of_(static_cast<size_t>(trace.expert_count()), -1),
+        expert_in_(static_cast<size_t>(slot_count), -1),
+        held_(static_cast<size_t>(trace.layer_count())),
+        victims_(slot_count, trace.layer_count()) {}
 
+  // What the step wants and finds is pinned until end_step().
   void begin_step(std::span<const ReplayUse> wanted, int64_t rows) {
     ++step_;
     clock_ += rows;
-    is_in_waves_ = false;
     for (const ReplayUse& use : wanted) {
       heat_[use.expert] = add_uses(heat_[use.expert], use.rows, clock_, half_life_steps_);
-      const int32_t slot = slot_of_[use.expert];
-      if (slot >= 0) uses_[slot] = {heat_[use.expert], step_, false};
+      if (holds(use.expert)) victims_.remove(slot_of_[use.expert]);
     }
   }
   bool holds(int32_t expert) const { return slot_of_[expert] >= 0; }
-  void load(int32_t expert) {
-    const int32_t slot = take_slot();
-    if (expert_in_[slot] >= 0) slot_of_[expert_in_[slot]] = -1;
+  void load(int32_t expert, std::span<const ReplayUse> wanted) {
+    int32_t slot = take_slot(layer_of(expert));
+    if (slot < 0) {  // the step wants more than there is: what is computed may go
+      end_step(wanted);
+      slot = take_slot(layer_of(expert));
+    }
     expert_in_[slot] = expert;
     slot_of_[expert] = slot;
-    uses_[slot] = {heat_[expert], step_, is_in_waves_};
+    ++held_[layer_of(expert)];
   }
   void end_step(std::span<const ReplayUse> wanted) {
     for (const ReplayUse& use : wanted) {
-      if (slot_of_[use.expert] >= 0) uses_[slot_of_[use.expert]].is_evictable = true;
+      if (!holds(use.expert)) continue;
+      victims_.put(slot_of_[use.expert], layer_of(use.expert),
+                   {.heat = heat_[use.expert], .last_step = step_, .is_evictable = true});
     }
   }
 
  private:
-  int32_t take_slot() {
-    if (free_ < std::ssize(uses_)) return static_cast<int32_t>(free_++);
-    const int32_t victim = choose_victim(uses_);
-    if (victim >= 0) return victim;
-    is_in_waves_ = true;  // the step wants more than there is: what is computed may go
-    for (SlotUse& use : uses_) use.is_evictable = true;
-    return choose_victim(uses_);
+  int32_t layer_of(int32_t expert) const {
+    return static_cast<int32_t>(expert / experts_per_layer_);
+  }
+  int32_t take_slot(int32_t layer) {
+    if (free_ < slot_count_) return static_cast<int32_t>(free_++);
+    int32_t slot = victims_.first(choose_giver(held_, layer, slot_count_));
+    for (int32_t other = 0; slot < 0 && other < std::ssize(held_); ++other) {
+      slot = victims_.first(other);
+    }
+    if (slot < 0) return -1;
+    victims_.remove(slot);
+    slot_of_[expert_in_[slot]] = -1;
+    --held_[layer_of(expert_in_[slot])];
+    return slot;
   }
 
   double half_life_steps_;
+  int64_t experts_per_layer_, slot_count_;
   std::vector<double> heat_;
-  std::vector<int32_t> slot_of_;
-  std::vector<SlotUse> uses_;
-  std::vector<int32_t> expert_in_;
+  std::vector<int32_t> slot_of_, expert_in_;
+  std::vector<int64_t> held_;  // slots by layer
+  VictimQueue victims_;
   int64_t free_ = 0, step_ = 0, clock_ = 0;
-  bool is_in_waves_ = false;
 };
 
 ReplayTotals replay_daemon(const ReplayTrace& trace, double half_life_tokens, int64_t slot_count) {
-  DaemonCache cache(trace.expert_count(), slot_count,
-                    half_life_tokens * static_cast<double>(trace.layer_count()));
+  DaemonCache cache(trace, slot_count, half_life_tokens);
   ReplayTotals totals;
   std::vector<int32_t> missing;
   for (const ReplayStep& step : trace.steps) {
@@ -107,7 +120,7 @@ ReplayTotals replay_daemon(const ReplayTrace& trace, double half_life_tokens, in
       count(totals, trace, step, is_hit);
       if (!is_hit) missing.push_back(use.expert);
     }
-    for (const int32_t expert : missing) cache.load(expert);
+    for (const int32_t expert : missing) cache.load(expert, wanted);
     cache.end_step(wanted);
   }
   return totals;
