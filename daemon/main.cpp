@@ -66,8 +66,8 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
 }
 
 // Runs on the compute thread.
-Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
-                               const KernelTable* kernels, int threads, ReaderKind reader) {
+Result<LoadedModel> load_model(const Settings& settings, const Container& container,
+                               const MemoryPlan& plan, const KernelTable* kernels, int threads) {
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = threads,
                                             .kernels = kernels,
@@ -76,7 +76,8 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .rows_max = plan.rows_max,
-                                            .reader = {.kind = reader}}));
+                                            .reader = {.kind = settings.reader},
+                                            .mirrors = settings.mirrors}));
   log_info("experts are read by {}", loaded.model->reader_description());
   if (container.has_tokenizer()) {
     loaded.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
@@ -120,9 +121,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   options.socket_path = settings.socket;
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
   const SteadyClock clock;
-  EngineThread engine(
-      [&] { return load_model(container, plan, kernels, threads, settings.reader); }, channel,
-      clock);
+  EngineThread engine([&] { return load_model(settings, container, plan, kernels, threads); },
+                      channel, clock);
   Result<void> served = server->run();
   channel.send(Quit{});
   std::optional<Error> failure = engine.join();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "platform/log.h"
 #include "platform/result.h"
@@ -21,6 +22,7 @@ struct Settings {
   std::optional<int> threads;
   std::string kernels = "auto";
   ReaderKind reader = ReaderKind::automatic;
+  std::vector<std::string> mirrors;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

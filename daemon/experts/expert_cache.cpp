@@ -120,7 +120,8 @@ void ExpertCache::submit(int32_t index) {
                    .offset = extent.offset,
                    .bytes = extent.bytes,
                    .target = slot.bytes,
-                   .tag = static_cast<uint64_t>(index)});
+                   .tag = static_cast<uint64_t>(index),
+                   .is_reread = slot.was_reread});
 }
 
 // A free slot of that size, else the coldest one that the running step does not want; where the

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "experts/expert_cache.h"
 #include "kernels/kernel_table.h"
 #include "model/model.h"
 #include "storage/container.h"
-#include "storage/reader_choice.h"
+#include "storage/replica_set.h"
 
 namespace glmd {
 
@@ -22,6 +24,7 @@ struct ModelOptions {
   bool with_draft = false;  // caches and experts of the draft layer
   Verify verify = Verify::first_read;
   ReaderSettings reader = {};
+  std::vector<std::string> mirrors = {};  // folders with copies of experts
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -351,7 +351,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
+  model->reader_ = TRY(open_expert_reader(container, options.mirrors, options.reader));
   model->cache_ = TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
                                           *model->reader_.reader, options.verify));
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));

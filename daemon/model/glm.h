@@ -9,7 +9,7 @@
 #include "model/layer_weights.h"
 #include "model/rotary.h"
 #include "model/workspace.h"
-#include "storage/reader_choice.h"
+#include "storage/replica_set.h"
 
 namespace glmd {
 
@@ -27,6 +27,8 @@ class GlmModel : public Model {
                                                    std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  std::vector<std::string> take_disk_events() override { return reader_.reader->take_events(); }
+  std::vector<DiskStatus> disks() const override { return reader_.reader->disks(); }
   std::string reader_description() const override { return reader_.description; }
 
  private:

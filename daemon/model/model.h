@@ -73,6 +73,9 @@ class Model {
                                                            std::vector<int32_t> tokens,
                                                            std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
+  // What happened to disks since the last call, each a line for the log.
+  virtual std::vector<std::string> take_disk_events() { return {}; }
+  virtual std::vector<DiskStatus> disks() const { return {}; }
   virtual std::string reader_description() const {
     return {};
   }  // how experts are read; for the log
