@@ -157,7 +157,8 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .usage_prior = options.usage_prior,
                                             .load_progress = progress,
                                             .locks_weights = true,
-                                            .reader = {.kind = options.reader}}));
+                                            .reader = {.kind = options.reader},
+                                            .mirrors = options.mirrors}));
   log_info("experts are read by {}", loaded.model->reader_description());
   const bool has_locked_weights = loaded.model->has_locked_weights();
   if (!has_locked_weights) warn_unlocked(plan.dense_bytes);

@@ -34,6 +34,7 @@ struct ServedModelOptions {
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
+  std::vector<std::string> mirrors = {};
   std::vector<RoutingObserver*> observers = {};  // outlive the model
   std::vector<float> usage_prior = {};
 };

@@ -122,6 +122,16 @@ const std::map<std::string, Setter, std::less<>>& setters() {
   return table;
 }
 
+Result<void> read_mirrors(const toml::node& node, Settings& settings) {
+  const toml::array* folders = node.as_array();
+  if (folders == nullptr) return error(ErrorKind::config, "mirrors: wanted a list of folders");
+  for (const toml::node& folder : *folders) {
+    if (!folder.is_string()) return error(ErrorKind::config, "mirrors: wanted a list of folders");
+    settings.mirrors.push_back(folder.as_string()->get());
+  }
+  return {};
+}
+
 Result<void> read_config(const std::string& path, Settings& settings) {
   const Result<std::string> text = read_file(path, config_bytes_max);
   if (!text.ok()) return error(ErrorKind::config, "configuration: {}", text.error().message);
@@ -134,8 +144,12 @@ Result<void> read_config(const std::string& path, Settings& settings) {
   }
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
-    const auto setter = setters().find(name);
     const auto line = node.source().begin.line;
+    if (name == "mirrors") {
+      TRY_CONTEXT(read_mirrors(node, settings), fmt::format("{}: line {}", path, line));
+      continue;
+    }
+    const auto setter = setters().find(name);
     if (setter == setters().end()) {
       return error(ErrorKind::config, "{}: line {}: unknown key \"{}\"", path, line, name);
     }
@@ -192,6 +206,9 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
+  std::vector<std::string> mirrors;
+  app.add_option("--mirror", mirrors, "another disk's copy of the experts; may be repeated")
+      ->type_name("DIR");
   app.add_option("--config", settings.config, "read settings from this TOML file")
       ->type_name("FILE");
   bool wants_plan = false, wants_doctor = false, wants_check = false;
@@ -227,6 +244,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   if (settings.is_json && !wants_plan && !wants_doctor) {
     return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
   }
+  if (!mirrors.empty()) settings.mirrors = std::move(mirrors);
   settings.action = wants_plan     ? Settings::Action::plan
                     : wants_doctor ? Settings::Action::doctor
                     : wants_check  ? Settings::Action::check

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "experts/look_ahead.h"
 #include "platform/log.h"
@@ -26,6 +27,7 @@ struct Settings {
   std::optional<std::string> trace_routing;    // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
+  std::vector<std::string> mirrors;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;
   enum class Action { serve, plan, doctor, check } action = Action::serve;

@@ -462,7 +462,8 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
                    .bytes = extent.bytes,
                    .target = slot.bytes,
                    .tag = static_cast<uint64_t>(index),
-                   .urgency = urgency});
+                   .urgency = urgency,
+                   .is_reread = slot.was_reread});
 }
 
 ExpertCache::Arrival ExpertCache::wait_for_arrival() {

@@ -50,6 +50,7 @@ void Engine::handle(std::vector<Command> commands) {
 }
 
 void Engine::step() {
+  for (const std::string& event : model_.take_disk_events()) log_warning("{}, continuing", event);
   handle(channel_.take_commands());
   resize_experts();
   admit_waiting();
@@ -394,6 +395,20 @@ Json Engine::experts_json() const {
   return experts;
 }
 
+static Json disks_json(const std::vector<DiskStatus>& disks) {
+  Json list = Json::array();
+  for (const DiskStatus& disk : disks) {
+    list.items().push_back(Json::object({
+        {"folder", Json::string(disk.name)},
+        {"state", Json::string(disk.is_in_use ? "in use" : "left out")},
+        {"read_bytes", Json::integer(disk.counters.bytes)},
+        {"failures", Json::integer(disk.counters.failures)},
+        {"bytes_per_second", Json::integer(static_cast<int64_t>(disk.bytes_per_second))},
+    }));
+  }
+  return list;
+}
+
 std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
@@ -406,6 +421,9 @@ std::string Engine::status_json() const {
   status.set("sessions_max", Json::integer(options_.sessions_max));
   status.set("context_tokens", Json::integer(options_.context_tokens));
   status.set("experts", experts_json());
+  if (Json disks = disks_json(model_.disks()); !disks.items().empty()) {
+    status.set("disks", std::move(disks));
+  }
   status.set("totals", Json::object({
                            {"requests", Json::integer(totals_.requests)},
                            {"completed", Json::integer(totals_.completed)},

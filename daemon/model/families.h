@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -14,6 +15,7 @@
 #include "storage/container.h"
 #include "storage/dense_weights.h"
 #include "storage/reader_choice.h"
+#include "storage/replica_set.h"
 
 namespace glmd {
 
@@ -35,6 +37,7 @@ struct ModelOptions {
   DenseWeights::Progress load_progress = {};  // may end the loading with an error
   bool locks_weights = false;                 // dense ones, in memory, where the limit allows
   ReaderSettings reader = {};
+  std::vector<std::string> mirrors = {};  // folders with copies of experts
 };
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);

@@ -424,7 +424,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     model->draft_head_ = has_head ? model->weights_.matrix(prefix + "head") : model->head_;
   }
 
-  model->reader_ = TRY(open_block_reader(container.files(), options.reader));
+  model->reader_ = TRY(open_expert_reader(container, options.mirrors, options.reader));
   const int64_t experts_in_cache = std::ssize(experts.extents);
   model->cache_.emplace(
       TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,

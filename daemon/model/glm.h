@@ -9,7 +9,7 @@
 #include "model/layer_weights.h"
 #include "model/rotary.h"
 #include "model/workspace.h"
-#include "storage/reader_choice.h"
+#include "storage/replica_set.h"
 
 namespace glmd {
 
@@ -29,6 +29,8 @@ class GlmModel : public Model {
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool has_locked_weights() const override { return has_locked_weights_; }
+  std::vector<std::string> take_disk_events() override { return reader_.reader->take_events(); }
+  std::vector<DiskStatus> disks() const override { return reader_.reader->disks(); }
   std::string reader_description() const override { return reader_.description; }
 
  private:

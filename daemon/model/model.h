@@ -78,6 +78,9 @@ class Model {
   // more than wanted while reads are under way or below the floor.
   virtual int64_t resize_experts(int64_t arena_bytes) { return arena_bytes; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  // What happened to disks since the last call, each a line for the log.
+  virtual std::vector<std::string> take_disk_events() { return {}; }
+  virtual std::vector<DiskStatus> disks() const { return {}; }
   virtual std::string reader_description() const {
     return {};
   }  // how experts are read; for the log

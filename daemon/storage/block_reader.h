@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "platform/result.h"
@@ -21,6 +22,7 @@ struct ReadRequest {
   uint8_t* target = nullptr;  // 4096-aligned, stays valid until the completion
   uint64_t tag = 0;           // given back; unique among outstanding reads
   ReadUrgency urgency = ReadUrgency::demand;
+  bool is_reread = false;  // the last read gave wrong bytes: from another disk, where there is one
 };
 
 struct ReadCompletion {
@@ -31,7 +33,15 @@ struct ReadCompletion {
 struct ReadCounters {
   int64_t bytes = 0;     // that came, also for reads that failed or were cancelled
   int64_t busy_ns = 0;   // with at least one read under way
-  int64_t failures = 0;  // completions that are errors, cancelled ones among them
+  int64_t failures = 0;  // completions that are errors; not those cancelled
+};
+
+// One of the disks that are read; for status.
+struct DiskStatus {
+  std::string name;
+  ReadCounters counters;
+  double bytes_per_second = 0;  // a running estimate; 0: not measured yet
+  bool is_in_use = false;
 };
 
 class BlockReader {
@@ -49,6 +59,9 @@ class BlockReader {
   virtual std::optional<ReadCompletion> poll() = 0;
   virtual int64_t outstanding() const = 0;
   virtual ReadCounters counters() const { return {}; }
+  // What happened to disks since the last call, each a line for the log.
+  virtual std::vector<std::string> take_events() { return {}; }
+  virtual std::vector<DiskStatus> disks() const { return {}; }
 };
 
 }  // namespace glmd

@@ -24,19 +24,6 @@ Error wrong(std::string_view what, std::string_view name, std::string_view wante
   return error(ErrorKind::bad_input, "{}: {}: wanted {}, got {}", what, name, wanted, shown(got));
 }
 
-std::string hex(uint64_t value) {
-  return fmt::format("{:016x}", value);
-}
-
-std::optional<uint64_t> parse_hex(const Json* value) {
-  if (value == nullptr || !value->is_string() || value->as_string().size() != 16) return {};
-  const std::string& text = value->as_string();
-  uint64_t number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + 16, number, 16);
-  if (code != std::errc() || end != text.data() + 16) return {};
-  return number;
-}
-
 template <size_t count>
 Json table_json(const int8_t (&table)[count]) {
   std::vector<Json> items;
@@ -91,7 +78,7 @@ Result<Manifest::TensorEntry> read_tensor(const Json& json, const std::string& w
   if (!format_known) return wrong(what, "format", "a known block format", json.find("format"));
   entry.rows = TRY(read_size(json, "rows", what));
   entry.columns = TRY(read_size(json, "columns", what));
-  const std::optional<uint64_t> hash = parse_hex(json.find("hash"));
+  const std::optional<uint64_t> hash = parse_hash(json.find("hash"));
   if (!hash) return wrong(what, "hash", "16 hexadecimal digits", json.find("hash"));
   entry.hash = *hash;
   return entry;
@@ -136,9 +123,23 @@ uint64_t hash_bytes(std::span<const uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+std::string hash_text(uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
+
+std::optional<uint64_t> parse_hash(const Json* value) {
+  if (value == nullptr || !value->is_string() || value->as_string().size() != 16) return {};
+  const std::string& text = value->as_string();
+  uint64_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + 16, number, 16);
+  if (code != std::errc() || end != text.data() + 16) return {};
+  return number;
+}
+
 uint64_t Manifest::identity() const {
   std::string text;
-  for (const auto& [name, entry] : tensors) text += fmt::format("{} {}\n", name, hex(entry.hash));
+  for (const auto& [name, entry] : tensors)
+    text += fmt::format("{} {}\n", name, hash_text(entry.hash));
   return XXH3_64bits(text.data(), text.size());
 }
 
@@ -155,11 +156,11 @@ Json Manifest::to_json() const {
                                               {"format", Json::string(format_name(entry.format))},
                                               {"rows", Json::integer(entry.rows)},
                                               {"columns", Json::integer(entry.columns)},
-                                              {"hash", Json::string(hex(entry.hash))}}));
+                                              {"hash", Json::string(hash_text(entry.hash))}}));
   }
   return Json::object({{"format_version", Json::integer(Container::format_version)},
                        {"family", Json::string(family)},
-                       {"identity", Json::string(hex(identity()))},
+                       {"identity", Json::string(hash_text(identity()))},
                        {"policy", Json::object({{"experts", Json::string(experts_policy)},
                                                 {"dense", Json::string(dense_policy)}})},
                        {"source", source},
@@ -209,9 +210,9 @@ Result<Manifest> Manifest::parse(const Json& json, std::string_view what) {
     if (!manifest.tensors.emplace(name, TRY(read_tensor(entry, where))).second)
       return error(ErrorKind::bad_input, "{}: stands twice", where);
   }
-  const std::optional<uint64_t> identity = parse_hex(json.find("identity"));
+  const std::optional<uint64_t> identity = parse_hash(json.find("identity"));
   if (!identity || *identity != manifest.identity()) {
-    const Json wanted = Json::string(hex(manifest.identity()));
+    const Json wanted = Json::string(hash_text(manifest.identity()));
     return wrong(what, "identity", wanted.to_string() + " (of the tensors' hashes)",
                  json.find("identity"));
   }

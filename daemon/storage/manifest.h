@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,7 @@ struct Manifest {
 
 // XXH3-64.
 uint64_t hash_bytes(std::span<const uint8_t> bytes);
+std::string hash_text(uint64_t hash);                   // 16 hexadecimal digits
+std::optional<uint64_t> parse_hash(const Json* value);  // of such a text
 
 }  // namespace glmd

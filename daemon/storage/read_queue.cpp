@@ -215,7 +215,8 @@ void ReadQueue::end_segment(const ReadSegment& segment, std::optional<Failure> f
 void ReadQueue::complete(uint64_t tag) {
   const auto read = reads_.find(tag);
   completions_.push_back({.tag = tag, .result = result_of(read->second)});
-  if (!completions_.back().result.ok()) ++counters_.failures;
+  const Result<void>& result = completions_.back().result;
+  if (!result.ok() && result.error().kind != ErrorKind::cancelled) ++counters_.failures;
   reads_.erase(read);
   has_completion_.notify_one();
   if (options_.signal != nullptr) options_.signal->raise();

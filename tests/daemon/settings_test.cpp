@@ -62,6 +62,15 @@ TEST(Settings, the_reader_is_one_of_three) {
   EXPECT_EQ(wrong.error().message, "--reader: wanted auto, io_uring or threads, got \"mmap\"");
 }
 
+TEST_F(SettingsFile, mirrors_are_a_list_and_the_command_line_wins) {
+  EXPECT_THAT((*read_with("mirrors = [\"/a\", \"/b\"]").value()).mirrors,
+              testing::ElementsAre("/a", "/b"));
+  EXPECT_THAT((*read_with("mirrors = [\"/a\"]", {"--mirror", "/c"}).value()).mirrors,
+              testing::ElementsAre("/c"));
+  EXPECT_THAT(read_with("mirrors = \"/a\"").error().message,
+              HasSubstr("line 1: mirrors: wanted a list of folders"));
+}
+
 TEST(Settings, defaults_serve_the_embedded_model) {
   const Settings settings = *read({}).value();
   EXPECT_FALSE(settings.model);

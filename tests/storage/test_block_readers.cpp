@@ -11,6 +11,7 @@
 #include "platform/aligned_memory.h"
 #include "storage/io_uring_reader.h"
 #include "storage/reader_choice.h"
+#include "storage/replica_set.h"
 #include "storage/thread_reader.h"
 #include "tests/convert/tiny_checkpoint.h"
 #include "tests/support/fault_reader.h"
@@ -68,6 +69,32 @@ ReaderCase late_case() {
                      uint32_t seed) -> Result<std::unique_ptr<BlockReader>> {
             return std::unique_ptr<BlockReader>(std::make_unique<FaultReader>(
                 TRY(ThreadReader::open(paths, 3, options)), FaultShares{.late = 0.5}, seed));
+          }};
+}
+
+// Two disks with the same files; small requests are shared too.
+ReaderCase replica_case() {
+  return {.name = "two_disks",
+          .open = [](const auto& paths, const auto& options,
+                     uint32_t seed) -> Result<std::unique_ptr<BlockReader>> {
+            static const SteadyClock clock;
+            const auto source = [=](const char* name) {
+              return ReplicaSource{.name = name,
+                                   .open = [=](ReadSignal& signal) -> Result<ReplicaCopy> {
+                                     ReadQueueOptions with_signal = options;
+                                     with_signal.signal = &signal;
+                                     ReplicaCopy copy;
+                                     copy.reader = std::make_unique<FaultReader>(
+                                         TRY(ThreadReader::open(paths, 2, with_signal)),
+                                         FaultShares{.late = 0.2}, seed, &signal);
+                                     for (size_t i = 0; i < paths.size(); ++i) {
+                                       copy.file_of.push_back(static_cast<int32_t>(i));
+                                     }
+                                     return copy;
+                                   }};
+            };
+            return as_reader(ReplicaSet::open({source("first"), source("second")}, clock,
+                                              {.share_bytes_min = block}));
           }};
 }
 
@@ -227,12 +254,12 @@ TEST_P(BlockReaders, a_short_file_is_an_error_that_names_file_offset_wanted_and_
   write_text(paths_[1], content_of(1, 3 * block + 100));
   const auto reader = open({.segment_bytes = block});
   reader->submit(
-      {.file = 1, .offset = block, .bytes = 8 * block, .target = memory.data(), .tag = 9});
+      {.file = 1, .offset = 3 * block, .bytes = block, .target = memory.data(), .tag = 9});
   const ReadCompletion completion = reader->wait();
   EXPECT_EQ(completion.tag, 9U);
   ASSERT_FALSE(completion.result.ok());
   EXPECT_EQ(completion.result.error().message,
-            paths_[1] + ": read at 4096: wanted 32768 bytes, got 8292: the file is short");
+            paths_[1] + ": read at 12288: wanted 4096 bytes, got 100: the file is short");
   EXPECT_EQ(reader->outstanding(), 0);
 }
 
@@ -258,7 +285,7 @@ INSTANTIATE_TEST_SUITE_P(All, BlockReaders,
                          testing::Values(thread_case("one_thread", 1),
                                          thread_case("four_threads", 4),
                                          ring_case("ring_of_one", 1), ring_case("ring_of_eight", 8),
-                                         late_case()),
+                                         late_case(), replica_case()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(ReaderChoice, what_is_chosen_is_said) {

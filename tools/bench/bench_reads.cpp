@@ -172,9 +172,13 @@ Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const 
   return rate;
 }
 
-Result<Rate> read_by_fio(const std::string& path, const Setting& setting, double seconds) {
-  const double bytes = TRY(run_fio(
-      {.path = path, .block_bytes = setting.size, .depth = setting.depth, .seconds = seconds}));
+Result<Rate> read_by_fio(const std::string& path, const Setting& setting, const Options& options) {
+  const double bytes =
+      TRY(run_fio({.path = path,
+                   .block_bytes = setting.size,
+                   .depth = setting.depth,
+                   .run_length = std::max<int64_t>(1, options.expert_bytes / setting.size),
+                   .seconds = options.seconds}));
   return Rate{.gigabytes = bytes * 1e-9};
 }
 
@@ -246,9 +250,8 @@ Result<void> measure(const std::string& path, const Options& options) {
   RandomExperts experts(options, file_bytes);
   std::vector<Contender> contenders;
   if (has_fio()) {
-    contenders.push_back({"fio", [&](const Setting& setting) {
-                            return read_by_fio(path, setting, options.seconds);
-                          }});
+    contenders.push_back(
+        {"fio", [&](const Setting& setting) { return read_by_fio(path, setting, options); }});
   }
   const Result<void> ring = IoUringReader::probe();
   if (ring.ok()) {

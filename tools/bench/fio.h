@@ -13,11 +13,12 @@ struct FioJob {
   std::string path;
   int64_t block_bytes = 0;
   int depth = 1;
+  int64_t run_length = 1;  // blocks in a row before the next random place
   double seconds = 1;
 };
 
 bool has_fio();
-// Bytes per second of random direct reads.
+// Bytes per second of direct reads at random places.
 Result<double> run_fio(const FioJob& job);
 
 }  // namespace glmd

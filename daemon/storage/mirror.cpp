@@ -1,0 +1,107 @@
+#include "storage/mirror.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "platform/file.h"
+#include "storage/manifest.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t manifest_bytes_max = int64_t{256} << 20;
+
+// Every expert, where the folder is a container itself.
+Result<MirrorManifest> whole_copy(const std::string& folder) {
+  const std::string path = folder + "/glmd.json";
+  const Json json = TRY(read_json_file(path, manifest_bytes_max));
+  const Manifest manifest = TRY(Manifest::parse(json, path));
+  MirrorManifest copy;
+  copy.identity = manifest.identity();
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (tensor.layout == TensorLayout::expert) copy.experts.emplace(name, tensor.hash);
+  }
+  return copy;
+}
+
+Result<MirrorManifest> read_either(const std::string& folder) {
+  if (path_exists(folder + "/" + MirrorManifest::file_name)) return MirrorManifest::read(folder);
+  if (path_exists(folder + "/glmd.json")) return whole_copy(folder);
+  return error(ErrorKind::not_found, "{}: no mirror: wanted {} or glmd.json in it", folder,
+               MirrorManifest::file_name);
+}
+
+}  // namespace
+
+Json MirrorManifest::to_json() const {
+  std::vector<Json::Member> members;
+  for (const auto& [name, hash] : experts)
+    members.emplace_back(name, Json::string(hash_text(hash)));
+  return Json::object({{"format_version", Json::integer(format_version)},
+                       {"identity", Json::string(hash_text(identity))},
+                       {"experts", Json::object(std::move(members))}});
+}
+
+Result<MirrorManifest> MirrorManifest::parse(const Json& json, std::string_view what) {
+  const auto wrong = [&](std::string_view name, std::string_view wanted) {
+    return error(ErrorKind::bad_input, "{}: {}: wanted {}", what, name, wanted);
+  };
+  if (!json.is_object()) return error(ErrorKind::bad_input, "{}: wanted an object", what);
+  const Json* version = json.find("format_version");
+  if (version == nullptr || !version->is_integer() || version->as_integer() != format_version) {
+    return wrong("format_version", fmt::format("{}", format_version));
+  }
+  MirrorManifest manifest;
+  const std::optional<uint64_t> identity = parse_hash(json.find("identity"));
+  if (!identity) return wrong("identity", "16 hexadecimal digits");
+  manifest.identity = *identity;
+  const Json* experts = json.find("experts");
+  if (experts == nullptr || !experts->is_object()) return wrong("experts", "an object");
+  for (const auto& [name, value] : experts->members()) {
+    const std::optional<uint64_t> hash = parse_hash(&value);
+    if (!hash) return wrong("experts: " + name, "16 hexadecimal digits");
+    manifest.experts[name] = *hash;
+  }
+  return manifest;
+}
+
+Result<MirrorManifest> MirrorManifest::read(const std::string& folder) {
+  const std::string path = folder + "/" + file_name;
+  return parse(TRY(read_json_file(path, manifest_bytes_max)), path);
+}
+
+Result<Mirror> Mirror::open(const std::string& folder, const Container& container) {
+  const MirrorManifest manifest = TRY(read_either(folder));
+  if (manifest.identity != container.identity()) {
+    return error(ErrorKind::bad_input, "mirror {}: identity: wanted {:016x} (of {}), got {:016x}",
+                 folder, container.identity(), container.folder(), manifest.identity);
+  }
+  Mirror mirror;
+  mirror.folder = folder;
+  mirror.file_of.assign(container.files().size(), -1);
+  for (const auto& [name, hash] : manifest.experts) {
+    const Tensor* tensor = container.find(name);
+    if (tensor == nullptr || tensor->layout != TensorLayout::expert || tensor->hash != hash) {
+      return error(ErrorKind::bad_input, "mirror {}: {}: no expert of {} with this hash", folder,
+                   name, container.folder());
+    }
+    mirror.expert_places.emplace(tensor->file, tensor->offset);
+    mirror.file_of[static_cast<size_t>(tensor->file)] = 0;
+  }
+  for (size_t file = 0; file < mirror.file_of.size(); ++file) {
+    if (mirror.file_of[file] < 0) continue;
+    const std::string& original = container.files()[file];
+    const std::string path = folder + "/" + std::filesystem::path(original).filename().string();
+    const File wanted_file = TRY(File::open_read_only(original));
+    const File got_file = TRY(File::open_read_only(path));
+    const int64_t wanted = TRY(wanted_file.size_bytes()), got = TRY(got_file.size_bytes());
+    if (got != wanted) {
+      return error(ErrorKind::bad_input, "{}: size: wanted {} bytes, got {}", path, wanted, got);
+    }
+    mirror.file_of[file] = static_cast<int32_t>(mirror.paths.size());
+    mirror.paths.push_back(path);
+  }
+  return mirror;
+}
+
+}  // namespace glmd

@@ -1,0 +1,130 @@
+// Several disks with copies of the experts, read as one: each request is split over the disks that
+// have it, so that all are done at the same time by what they were measured to give. A disk that
+// fails costs no request: its part is read from another, it is left out, and tried again later.
+// Thread: the compute thread's, like all block readers.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "platform/clock.h"
+#include "storage/container.h"
+#include "storage/reader_choice.h"
+
+namespace glmd {
+
+// One copy, opened.
+struct ReplicaCopy {
+  std::unique_ptr<BlockReader> reader;
+  std::vector<int32_t> file_of;  // a request's file -> the reader's, or -1
+  // What is there, by the request's file and offset; nothing: all of those files.
+  std::optional<std::set<std::pair<int32_t, int64_t>>> places;
+  std::string description;  // of the reader
+};
+
+struct ReplicaSource {
+  std::string name;  // for messages: the folder
+  // At the start, and again when a disk that failed is tried once more. The reader raises the
+  // signal with each completion.
+  std::function<Result<ReplicaCopy>(ReadSignal& signal)> open;
+};
+
+struct ReplicaOptions {
+  int64_t share_bytes_min = int64_t{512} << 10;  // below it a second disk does not pay
+  int64_t retry_pause_ms = 30'000;               // doubled with each failure, up to 16 times
+};
+
+class ReplicaSet : public BlockReader {
+ public:
+  // The first source must open. Another one that is not there is left out for now, which is an
+  // event; one that is wrong (`bad_input`) is an error.
+  static Result<std::unique_ptr<ReplicaSet>> open(std::vector<ReplicaSource> sources,
+                                                  const Clock& clock,
+                                                  const ReplicaOptions& options = {});
+  ~ReplicaSet() override;
+
+  void submit(const ReadRequest& request) override;
+  void promote(uint64_t tag) override;
+  void cancel(uint64_t tag) override;
+  ReadCompletion wait() override;
+  std::optional<ReadCompletion> poll() override;
+  int64_t outstanding() const override { return outstanding_; }
+  ReadCounters counters() const override;
+  std::vector<std::string> take_events() override;
+  std::vector<DiskStatus> disks() const override;
+  std::string description() const;
+
+ private:
+  struct Disk {
+    ReplicaSource source;
+    ReplicaCopy copy = {};  // without a reader until it could be opened
+    bool is_in_use = false;
+    int64_t retry_at_ns = 0, retry_pause_ns = 0;
+    double bytes_per_ns = 0;     // 0: not measured yet
+    ReadCounters measured = {};  // of this reader, when the rate was last taken
+    ReadCounters past = {};      // of its earlier readers
+  };
+  struct Share {
+    size_t disk = 0;
+    int64_t offset = 0, bytes = 0;  // in the request
+  };
+  struct Part {
+    Share share;
+    uint64_t tag = 0;  // of the request
+    ReadUrgency urgency = ReadUrgency::demand;
+    std::vector<size_t> failed_disks;
+  };
+  struct Read {
+    ReadRequest request;
+    std::vector<uint64_t> parts;  // outstanding
+    std::vector<Share> shares;    // done
+    bool is_cancelled = false;
+    std::optional<Error> failure;
+  };
+
+  ReplicaSet(std::vector<ReplicaSource> sources, const Clock& clock, const ReplicaOptions& options);
+  Result<void> reopen(Disk& disk);
+  void retry_disks();
+  void leave_out(Disk& disk, const Error& cause);
+  bool has(const Disk& disk, const ReadRequest& request) const;
+  std::vector<size_t> disks_for(const ReadRequest& request) const;
+  double rate_of(size_t disk) const;
+  int64_t backlog_bytes(size_t disk, ReadUrgency urgency) const;
+  std::vector<Share> split(const ReadRequest& request) const;
+  std::vector<Share> split_anew(const ReadRequest& request) const;
+  void submit_part(Part part);
+  void collect(size_t disk);
+  void finish_part(uint64_t part_tag, Result<void> result);
+  bool try_elsewhere(Part part);
+  void finish_read(uint64_t tag);
+  void measure(Disk& disk);
+
+  const Clock& clock_;
+  const ReplicaOptions options_;
+  ReadSignal signal_;  // outlives the readers
+  std::vector<Disk> disks_;
+  std::unordered_map<uint64_t, Read> reads_;
+  std::unordered_map<uint64_t, Part> parts_;
+  uint64_t next_part_ = 0;
+  std::deque<ReadCompletion> completions_;
+  int64_t outstanding_ = 0;
+  // Which disk gave which bytes of an expert last: a re-read takes them from others.
+  std::map<std::pair<int32_t, int64_t>, std::vector<Share>> last_shares_;
+  std::vector<std::string> events_;
+};
+
+// The container's own disk and its mirrors; without mirrors a reader of the container alone. With
+// mirrors the container outlives the reader.
+Result<OpenedReader> open_expert_reader(const Container& container,
+                                        const std::vector<std::string>& mirrors,
+                                        const ReaderSettings& settings);
+
+}  // namespace glmd

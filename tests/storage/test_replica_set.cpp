@@ -1,0 +1,215 @@
+// Several disks as one: shares by measured rate, bytes the same as with one disk, and disks that
+// fail, come back, or give wrong bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "platform/aligned_memory.h"
+#include "storage/replica_set.h"
+#include "storage/thread_reader.h"
+#include "tests/convert/tiny_checkpoint.h"
+#include "tests/support/fault_reader.h"
+
+namespace glmd {
+namespace {
+
+constexpr int64_t block = 4096;
+constexpr int64_t expert_blocks = 16, expert_count = 8;
+constexpr int64_t expert_size = expert_blocks * block;
+
+// Two or three folders with the same file of experts, each a disk.
+class ReplicaSetTest : public testing::Test {
+ protected:
+  ReplicaSetTest() {
+    std::mt19937_64 random(1);
+    content_.resize(expert_count * expert_size);
+    for (char& byte : content_) byte = static_cast<char>(random());
+    memory_ = AlignedMemory::allocate(expert_count * expert_size).value();
+  }
+
+  std::string path_of(const std::string& disk) { return folder_ / disk; }
+
+  // A disk whose reader is spoilt as told; `places`: the experts that are there.
+  ReplicaSource source(const std::string& disk, const FaultShares& shares = {},
+                       std::optional<std::vector<int64_t>> experts = std::nullopt,
+                       uint32_t seed = 1) {
+    test::write_text(path_of(disk), content_);
+    return {.name = disk,
+            .open = [=, path = path_of(disk)](ReadSignal& signal) -> Result<ReplicaCopy> {
+              ReadQueueOptions options{.segment_bytes = 2 * block};
+              options.signal = &signal;
+              ReplicaCopy copy;
+              copy.reader = std::make_unique<FaultReader>(
+                  TRY(ThreadReader::open({path}, 2, options)), shares, seed, &signal);
+              copy.file_of = {0};
+              if (experts) {
+                copy.places.emplace();
+                for (const int64_t expert : *experts) copy.places->emplace(0, expert * expert_size);
+              }
+              return copy;
+            }};
+  }
+
+  std::unique_ptr<ReplicaSet> open(std::vector<ReplicaSource> sources) {
+    auto set = ReplicaSet::open(std::move(sources), clock_,
+                                {.share_bytes_min = block, .retry_pause_ms = 1000});
+    EXPECT_TRUE(set.ok()) << set.error().message;
+    return std::move(set).value();
+  }
+
+  ReadRequest request(int64_t expert, bool is_reread = false) {
+    return {.file = 0,
+            .offset = expert * expert_size,
+            .bytes = expert_size,
+            .target = memory_.data() + expert * expert_size,
+            .tag = static_cast<uint64_t>(expert),
+            .is_reread = is_reread};
+  }
+  bool is_right(int64_t expert) {
+    return std::memcmp(memory_.data() + expert * expert_size,
+                       content_.data() + expert * expert_size, expert_size) == 0;
+  }
+  // Reads all experts and expects every byte.
+  void read_all(BlockReader& reader) {
+    std::memset(memory_.data(), 0x55, static_cast<size_t>(memory_.size_bytes()));
+    for (int64_t expert = 0; expert < expert_count; ++expert) reader.submit(request(expert));
+    for (int64_t i = 0; i < expert_count; ++i) {
+      const ReadCompletion completion = reader.wait();
+      EXPECT_TRUE(completion.result.ok()) << completion.result.error().message;
+      EXPECT_TRUE(is_right(static_cast<int64_t>(completion.tag)));
+    }
+    EXPECT_EQ(reader.outstanding(), 0);
+  }
+
+  test::TemporaryFolder folder_;
+  std::string content_;
+  AlignedMemory memory_;
+  ManualClock clock_;
+};
+
+TEST_F(ReplicaSetTest, two_disks_share_each_expert_and_give_the_same_bytes) {
+  const auto set = open({source("a"), source("b")});
+  read_all(*set);
+  const std::vector<DiskStatus> disks = set->disks();
+  ASSERT_EQ(disks.size(), 2U);
+  EXPECT_EQ(disks[0].counters.bytes, expert_count * expert_size / 2);
+  EXPECT_EQ(disks[1].counters.bytes, expert_count * expert_size / 2);
+  EXPECT_EQ(set->counters().bytes, expert_count * expert_size);
+  EXPECT_TRUE(set->take_events().empty());
+}
+
+TEST_F(ReplicaSetTest, a_partial_copy_is_asked_only_for_what_it_has) {
+  const auto set = open({source("a"), source("b", {}, std::vector<int64_t>{2, 5})});
+  read_all(*set);
+  EXPECT_GT(set->disks()[1].counters.bytes, 0);
+  EXPECT_LE(set->disks()[1].counters.bytes, 2 * expert_size);
+}
+
+TEST_F(ReplicaSetTest, a_disk_that_dies_mid_run_costs_no_request_and_is_said_once) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto set = open({source("a", {.late = 0.3}, std::nullopt, seed),
+                           source("b", {.late = 0.3, .dies_after = seed % 9}, std::nullopt, seed)});
+    read_all(*set);
+    read_all(*set);
+    const std::vector<std::string> events = set->take_events();
+    ASSERT_EQ(events.size(), 1U);
+    EXPECT_THAT(events[0], testing::AllOf(testing::StartsWith("b: "), testing::HasSubstr("wanted"),
+                                          testing::EndsWith("trying again in 1 s")));
+    EXPECT_FALSE(set->disks()[1].is_in_use);
+  }
+}
+
+TEST_F(ReplicaSetTest, the_first_disk_may_die_too) {
+  const auto set = open({source("a", {.dies_after = 3}), source("b")});
+  read_all(*set);
+  read_all(*set);
+  EXPECT_FALSE(set->disks()[0].is_in_use);
+}
+
+TEST_F(ReplicaSetTest, a_file_cut_under_a_disk_costs_no_request) {
+  const auto set = open({source("a"), source("b")});
+  read_all(*set);
+  test::write_text(path_of("b"), content_.substr(0, block));
+  read_all(*set);
+  EXPECT_THAT(set->take_events(), testing::ElementsAre(testing::HasSubstr("the file is short")));
+}
+
+TEST_F(ReplicaSetTest, a_disk_is_tried_again_after_a_pause) {
+  const auto set = open({source("a"), source("b")});
+  test::write_text(path_of("b"), "");
+  read_all(*set);
+  EXPECT_EQ(set->take_events().size(), 1U);
+  test::write_text(path_of("b"), content_);
+  read_all(*set);  // not yet
+  EXPECT_FALSE(set->disks()[1].is_in_use);
+  const int64_t before = set->disks()[1].counters.bytes;
+  clock_.advance_ms(1000);
+  read_all(*set);
+  EXPECT_THAT(set->take_events(), testing::ElementsAre("b: trying this disk again"));
+  EXPECT_TRUE(set->disks()[1].is_in_use);
+  EXPECT_GT(set->disks()[1].counters.bytes, before);
+}
+
+TEST_F(ReplicaSetTest, a_disk_missing_at_the_start_is_left_out_until_it_is_there) {
+  ReplicaSource missing = source("b");
+  ASSERT_EQ(::unlink(path_of("b").c_str()), 0);
+  const auto set = open({source("a"), missing});
+  EXPECT_EQ(set->take_events().size(), 1U);
+  read_all(*set);
+  test::write_text(path_of("b"), content_);
+  clock_.advance_ms(1000);
+  read_all(*set);
+  EXPECT_GT(set->disks()[1].counters.bytes, 0);
+}
+
+TEST_F(ReplicaSetTest, where_all_disks_fail_the_error_is_the_disks_own) {
+  const auto set = open({source("a", {.dies_after = 0}), source("b", {.dies_after = 0})});
+  set->submit(request(0));
+  const ReadCompletion completion = set->wait();
+  ASSERT_FALSE(completion.result.ok());
+  EXPECT_THAT(completion.result.error().message, testing::HasSubstr("spoilt by the test"));
+  EXPECT_EQ(set->outstanding(), 0);
+}
+
+TEST_F(ReplicaSetTest, a_reread_takes_every_byte_from_another_disk) {
+  const auto set = open({source("a"), source("b")});
+  std::string bad = content_;  // b has wrong bytes where it is asked for the second half
+  bad[expert_size - 1] = static_cast<char>(bad[expert_size - 1] ^ 1);
+  test::write_text(path_of("b"), bad);
+  set->submit(request(0));
+  ASSERT_TRUE(set->wait().result.ok());
+  EXPECT_FALSE(is_right(0));
+  set->submit(request(0, true));
+  ASSERT_TRUE(set->wait().result.ok());
+  EXPECT_TRUE(is_right(0));
+}
+
+TEST_F(ReplicaSetTest, a_wrong_copy_at_the_start_is_an_error) {
+  ReplicaSource wrong = source("b");
+  wrong.open = [](ReadSignal&) -> Result<ReplicaCopy> {
+    return error(ErrorKind::bad_input, "mirror b: identity: wanted 1, got 2");
+  };
+  const auto set = ReplicaSet::open({source("a"), wrong}, clock_);
+  ASSERT_FALSE(set.ok());
+  EXPECT_EQ(set.error().message, "mirror b: identity: wanted 1, got 2");
+}
+
+TEST_F(ReplicaSetTest, faults_on_one_disk_never_reach_a_request) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto set =
+        open({source("a", {.late = 0.5}, std::nullopt, seed),
+              source("b", {.late = 0.5, .short_read = 0.2, .failed = 0.2}, std::nullopt, seed)});
+    for (int round = 0; round < 3; ++round) {
+      read_all(*set);
+      clock_.advance_ms(100'000);
+    }
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace glmd
