@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "experts/look_ahead.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
