@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/look_ahead.h"
 #include "experts/routing_observer.h"
 #include "generation/engine_thread.h"
 #include "generation/generation_defaults.h"

@@ -330,6 +330,7 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   say("ahead_used", per_token(static_cast<double>(stats.ahead_used)), "1/tok");
   say("ahead_late", per_token(static_cast<double>(stats.ahead_late)), "1/tok");
   say("ahead_wasted", per_token(static_cast<double>(stats.ahead_wasted)), "1/tok");
+  say("median", 1 / median(run.seconds), "tok/s", bound);
   say("waited", per_token(stats.wait_seconds) * 1e3, "ms/tok");
   if (options.with_serial) {
     const double serial = 1 / (compute + disk.seconds_per_token);
