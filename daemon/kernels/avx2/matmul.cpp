@@ -196,7 +196,8 @@ void prefetch(const uint8_t* from, int64_t bytes) {
 
 // ---- A tile (parts = 1), or one of gate and one of up in turn (parts = 2), against the panel.
 
-// Few rows: each pair of vectors is used as it is unpacked, and sums stay in registers.
+// Few rows: each pair of vectors is used as it is unpacked, gate and up share broadcasts, and sums
+// stay in registers.
 template <class Block, int parts, int rows>
 void add_tile(const uint8_t* blocks, int64_t ahead, int64_t groups, const CodeGroup* x,
               __m256 (*sums)[parts]) {
@@ -206,17 +207,21 @@ void add_tile(const uint8_t* blocks, int64_t ahead, int64_t groups, const CodeGr
   }
   for (int64_t group = 0; group < groups; ++group, x += rows) {
     prefetch(blocks + ahead, parts * Block::bytes);
-    for (int p = 0; p < parts; ++p, blocks += Block::bytes) {
-      Block block(blocks);
-      __m256i dots[rows];
-      for (int n = 0; n < rows; ++n) dots[n] = _mm256_setzero_si256();
-      for (int i = 3; i >= 0; --i) {
+    Block both[] = {Block(blocks), Block(blocks + (parts - 1) * Block::bytes)};
+    __m256i dots[rows][parts];
+    for (int n = 0; n < rows; ++n) {
+      for (int p = 0; p < parts; ++p) dots[n][p] = _mm256_setzero_si256();
+    }
+    for (int i = 3; i >= 0; --i) {
+      for (int p = 0; p < parts; ++p) {
         __m256i weights[2];
-        block.pair(i, weights);
-        for (int n = 0; n < rows; ++n) dots[n] = block.add(dots[n], i, weights, x[n]);
+        both[p].pair(i, weights);
+        for (int n = 0; n < rows; ++n) dots[n][p] = both[p].add(dots[n][p], i, weights, x[n]);
       }
+    }
+    for (int p = 0; p < parts; ++p, blocks += Block::bytes) {
       const __m256 scales = Block::scales(blocks);
-      for (int n = 0; n < rows; ++n) local[n][p] = add_group(local[n][p], dots[n], scales, x[n]);
+      for (int n = 0; n < rows; ++n) local[n][p] = add_group(local[n][p], dots[n][p], scales, x[n]);
     }
   }
   for (int n = 0; n < rows; ++n) {
