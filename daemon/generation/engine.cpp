@@ -60,6 +60,11 @@ void Engine::step() {
   report_status();
 }
 
+bool Engine::warm_up() {
+  channel_.beat();
+  return model_.warm_up();
+}
+
 bool Engine::is_idle() const {
   return !prefill_ && scheduler_.choose_decode().empty() && scheduler_.choose_prefill().empty();
 }

@@ -38,8 +38,10 @@ class Engine {
          const Clock& clock);
 
   void handle(std::vector<Command> commands);
-  void step();           // commands, one decode pass, one layer of a prefill pass
-  bool is_idle() const;  // nothing to do before the next command
+  void step();  // commands, one decode pass, one layer of a prefill pass
+  bool is_idle() const;
+  // While idle: one read of an expert that is likely to be wanted; false where there is none left.
+  bool warm_up();  // nothing to do before the next command
   bool has_quit() const { return has_quit_; }
   void report_status(bool is_urgent = false);  // if it changed; at most every 200 ms unless urgent
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "experts/usage_history.h"
 #include "model/layers/mixture_of_experts.h"
 #include "model/layers/mla_attention.h"
 
@@ -426,6 +427,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
 
   model->reader_ = TRY(open_expert_reader(container, options.mirrors, options.reader));
   const int64_t experts_in_cache = std::ssize(experts.extents);
+  std::vector<int32_t> warm_up =
+      warm_start_order(options.usage_prior, experts.extents, options.arena_bytes);
   model->cache_.emplace(
       TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
                               *model->reader_.reader, options.verify, shape.n_routed_experts)));
@@ -434,6 +437,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     const float uses = options.usage_prior[expert];
     if (uses > 0) model->cache_->seed_heat(static_cast<int32_t>(expert), uses);
   }
+  model->cache_->plan_warm_up(std::move(warm_up));
   model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,
