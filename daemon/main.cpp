@@ -1,6 +1,5 @@
 // glmd: settings, then the plan, then two threads: this one becomes the loop, the other computes.
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "doctor.h"
