@@ -204,8 +204,29 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
   }
   if (wants.empty()) return;
   SizeClass& size_class = classes_[entries_[wants[0].expert].size_class];
-  settle_read_ahead(size_class, layer);
   if (pace == Pace::stream) let_pass(size_class, layer, wants);
+  settle_read_ahead(size_class, layer);
+  for (const ExpertWant& want : wants) promote(want.expert);
+}
+
+// A read ahead that is under way and wanted is demand from now on.
+void ExpertCache::promote(int32_t expert) {
+  const Entry& entry = entries_[expert];
+  if (entry.slot < 0 || slots_[entry.slot].state != State::loading) return;
+  Slot& slot = slots_[entry.slot];
+  CHECK(slot.purpose == Purpose::staged);
+  slot.is_let_go = entry.passing_step == step_;
+  want_staged(entry.slot, slot.is_let_go ? Purpose::passing : Purpose::resident);
+  // A cancelled one may still come whole; else it is begun again.
+  if (!slot.is_cancelled) reader_->promote(static_cast<uint64_t>(entry.slot));
+  slot.is_cancelled = false;
+  if (slot.is_warming) {
+    end_warming(slot);
+  } else {
+    ++stats_.ahead_late;
+  }
+  ++stats_.misses;
+  ++loading_count_;
 }
 
 // What the layer was thought to want and does not.
@@ -261,30 +282,13 @@ std::optional<ExpertLease> ExpertCache::find(int32_t expert) {
 
 bool ExpertCache::start_load(int32_t expert) {
   const Entry& entry = entries_[expert];
+  CHECK(entry.slot < 0);
   const bool passes = entry.passing_step == step_;
-  const Purpose purpose = passes ? Purpose::passing : Purpose::resident;
-  if (entry.slot >= 0) {
-    const int32_t index = entry.slot;
-    Slot& slot = slots_[index];
-    CHECK(slot.state == State::loading);
-    CHECK(slot.purpose == Purpose::staged);
-    want_staged(index, purpose);
-    slot.is_let_go = passes;
-    if (slot.is_warming) {
-      end_warming(slot);
-    } else {
-      ++stats_.ahead_late;
-    }
-    // A cancelled one may still come whole; else it is begun again.
-    if (!slot.is_cancelled) reader_->promote(static_cast<uint64_t>(index));
-    slot.is_cancelled = false;
-  } else {
-    const int32_t index = take_slot(classes_[entry.size_class], entry.layer, passes);
-    if (index < 0) return false;
-    begin_read(index, expert, purpose);
-    slots_[index].is_let_go = passes;
-    submit(index, ReadUrgency::demand);
-  }
+  const int32_t index = take_slot(classes_[entry.size_class], entry.layer, passes);
+  if (index < 0) return false;
+  begin_read(index, expert, passes ? Purpose::passing : Purpose::resident);
+  slots_[index].is_let_go = passes;
+  submit(index, ReadUrgency::demand);
   ++loading_count_;
   ++stats_.misses;
   return true;

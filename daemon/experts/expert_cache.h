@@ -101,17 +101,16 @@ class ExpertCache {
 
   // A pass of `tokens` begins: moves the clock of decay.
   void advance(int64_t tokens) { clock_tokens_ += tokens; }
-  // A layer's router has spoken. What the step wants is protected until the next one begins; reads
-  // ahead that nobody wants are cancelled.
+  // A layer's router has spoken; no read of another step is awaited. What the step wants is
+  // protected until the next one begins. Reads ahead that are under way become demand, and arrive
+  // like what start_load() began, or are cancelled.
   void begin_step(ExpertRange layer, std::span<const ExpertWant> wants, Pace pace = Pace::step);
 
   // The expert's bytes if they are here.
   std::optional<ExpertLease> find(int32_t expert);
-  // Starts the read of an absent expert; false where every slot is pinned or loading. One that is
-  // already read ahead is read on as demand.
+  // Starts the read of an absent expert; false where every slot is pinned or loading.
   bool start_load(int32_t expert);
-  // The lease of an expert that start_load() was called for; an error is of that expert only,
-  // named.
+  // The lease of a wanted expert that was loading; an error is of that expert only, named.
   struct Arrival {
     int32_t expert = -1;
     Result<ExpertLease> lease;
@@ -199,6 +198,7 @@ class ExpertCache {
   void make_free(int32_t slot);
   void release(int32_t slot);
   ExpertLease pin(int32_t slot);
+  void promote(int32_t expert);
   void settle_read_ahead(SizeClass& size_class, ExpertRange layer);
   void let_pass(const SizeClass& size_class, ExpertRange layer, std::span<const ExpertWant> wants);
   int32_t take_slot(SizeClass& size_class, int32_t layer, bool passes);

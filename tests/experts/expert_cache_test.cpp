@@ -55,19 +55,15 @@ class Rig {
   void run(std::vector<int32_t> experts, double uses = 1, ExpertRange layer = {0, 1 << 20},
            Pace pace = Pace::step) {
     begin_step(experts, uses, layer, pace);
-    std::vector<int32_t> misses;
+    std::vector<int32_t> absent;
     for (const int32_t expert : experts) {
-      if (const auto lease = cache.find(expert)) {
-        expect_whole(expert, *lease);
-      } else {
-        misses.push_back(expert);
-      }
+      if (cache.is_absent(expert)) absent.push_back(expert);
+      if (const auto lease = cache.find(expert)) expect_whole(expert, *lease);
     }
-    size_t started = 0, done = 0;
-    while (done < misses.size()) {
-      while (started < misses.size() && cache.start_load(misses[started])) ++started;
+    size_t begun = 0;
+    while (begun < absent.size() || cache.loading_count() > 0) {
+      while (begun < absent.size() && cache.start_load(absent[begun])) ++begun;
       ExpertCache::Arrival arrival = cache.wait_for_arrival();
-      ++done;
       ASSERT_TRUE(arrival.lease.ok());
       expect_whole(arrival.expert, arrival.lease.value());
     }
