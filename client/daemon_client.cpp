@@ -60,7 +60,7 @@ DaemonClient::~DaemonClient() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Result<void> DaemonClient::send(const protocol::Request& request,
+Result<bool> DaemonClient::send(const protocol::Request& request,
                                 std::optional<int64_t> deadline_ms) {
   const std::string text = protocol::format_request(request);
   size_t sent = 0;
@@ -70,16 +70,15 @@ Result<void> DaemonClient::send(const protocol::Request& request,
       sent += static_cast<size_t>(count);
       continue;
     }
-    if (errno == EPIPE || errno == ECONNRESET) return {};  // what it said last is still to be read
+    if (errno == EPIPE || errno == ECONNRESET)
+      return true;  // what it said last is still to be read
     if (errno != EAGAIN && errno != EINTR) {
       return error(ErrorKind::unavailable, "send to glmd: {}", std::strerror(errno));
     }
-    if (deadline_ms && now_ms() >= *deadline_ms) {
-      return error(ErrorKind::busy, "glmd does not read");
-    }
-    TRY(wait_for(POLLOUT, deadline_ms));
+    const bool can_send = TRY(wait_for(POLLOUT, deadline_ms));
+    if (!can_send) return false;
   }
-  return {};
+  return true;
 }
 
 Result<std::optional<protocol::Reply>> DaemonClient::receive(std::optional<int64_t> deadline_ms) {

@@ -3,7 +3,7 @@
 if(TARGET glmd)
   install(TARGETS glmd RUNTIME DESTINATION ${CMAKE_INSTALL_SBINDIR})
 endif()
-foreach(program glmctl glmd-convert glmd-eval glmd-inspect glmd-make-model glmd-replay)
+foreach(program glmctl glmd-convert glmd-eval glmd-inspect glmd-make-model glmd-mirror glmd-replay)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()

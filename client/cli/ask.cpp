@@ -13,7 +13,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t input_bytes_max = 8 * protocol::mebibyte;
-constexpr int64_t cancel_limit_ms = 5'000;
+constexpr int64_t cancel_limit_ms = 1'000;  // then closing the connection has to do
 constexpr uint64_t request_id = 1;
 
 void append_part(std::string& text, const std::string& part) {
@@ -46,6 +46,27 @@ Result<std::string> read_question(const AskOptions& options) {
 Result<void> check_utf8(const std::string& text, std::string_view what) {
   if (const auto index = protocol::find_invalid_utf8(text)) {
     return error(ErrorKind::bad_input, "{} is not UTF-8 at byte {}", what, *index);
+  }
+  return {};
+}
+
+// What one line of SUBMIT holds, quoted, beside the rest of it.
+Result<void> check_stops(const protocol::Submit& submit) {
+  if (std::ssize(submit.stops) > protocol::stop_count_max) {
+    return error(ErrorKind::usage, "--stop: wanted at most {} texts, got {}",
+                 protocol::stop_count_max, submit.stops.size());
+  }
+  for (const std::string& stop : submit.stops) {
+    if (stop.empty()) return error(ErrorKind::usage, "--stop: wanted a text, got none");
+    TRY(check_utf8(stop, "--stop"));
+  }
+  protocol::Submit line = submit;
+  line.payload.clear();
+  const int64_t digits_max = std::ssize(std::to_string(input_bytes_max));  // of its length
+  const int64_t line_bytes = std::ssize(protocol::format_request(line)) + digits_max;
+  if (line_bytes > protocol::line_bytes_max) {
+    return error(ErrorKind::usage, "--stop: the texts are {} bytes too long together",
+                 line_bytes - protocol::line_bytes_max);
   }
   return {};
 }
@@ -142,10 +163,33 @@ class Answer {
 enum class Interruption { none, signal, timeout };
 
 struct Conversation {
+  const AskOptions& options;
   DaemonClient client;
   Answer answer;
   std::optional<int64_t> deadline_ms;
   Interruption interruption = Interruption::none;
+
+  // The exit code.
+  Result<int> hold(const protocol::Submit& submit) {
+    if (options.timeout_s) {
+      deadline_ms =
+          DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
+    }
+    const bool is_sent = TRY(client.send(submit, deadline_ms));
+    if (!is_sent) {
+      const bool is_late = deadline_ms && DaemonClient::now_ms() >= *deadline_ms;
+      interruption = is_late ? Interruption::timeout : Interruption::signal;
+      return end_interrupted();
+    }
+    while (true) {
+      const bool gives_up = TRY(interrupt());
+      if (gives_up) return end_interrupted();
+      const auto reply = TRY(client.receive(deadline_ms));
+      if (!reply) continue;
+      const auto code = TRY(take(*reply));
+      if (code) return *code;
+    }
+  }
 
   // Asks glmd to cancel once; a second interrupt or silence ends the wait. True: give up.
   Result<bool> interrupt() {
@@ -155,8 +199,8 @@ struct Conversation {
     if (!is_signal && !is_late) return false;
     interruption = is_signal ? Interruption::signal : Interruption::timeout;
     deadline_ms = DaemonClient::now_ms() + cancel_limit_ms;
-    TRY(client.send(protocol::Cancel{request_id}, deadline_ms));
-    return false;
+    const bool is_sent = TRY(client.send(protocol::Cancel{request_id}, deadline_ms));
+    return !is_sent;
   }
 
   // What came so far is all there will be; the exit code.
@@ -164,7 +208,9 @@ struct Conversation {
     const bool is_timeout = interruption == Interruption::timeout;
     TRY(answer.finish());
     TRY(answer.print_json(is_timeout ? "timeout" : "interrupted", nullptr));
-    return is_timeout ? exit_timeout : exit_interrupted;
+    if (!is_timeout) return exit_interrupted;
+    return error(ErrorKind::timeout, "no complete answer within {} s from {}", *options.timeout_s,
+                 options.socket_path);
   }
 
   // The exit code once the request ended, nothing before.
@@ -177,10 +223,7 @@ struct Conversation {
       return std::optional(0);
     } else if (const auto* failed = std::get_if<protocol::Failed>(&reply)) {
       if (interruption != Interruption::none) return std::optional(TRY(end_interrupted()));
-      TRY(answer.finish());
-      Error failure = error_of(*failed);
-      TRY(answer.print_json("error", nullptr, failure.message));
-      return failure;
+      return error_of(*failed);
     }
     return std::optional<int>();
   }
@@ -189,7 +232,6 @@ struct Conversation {
 }  // namespace
 
 Result<int> ask(const AskOptions& options) {
-  count_interrupts();
   protocol::Submit submit;
   submit.id = request_id;
   submit.format = protocol::Format::chat;
@@ -199,28 +241,23 @@ Result<int> ask(const AskOptions& options) {
   submit.top_p = options.top_p;
   submit.seed = options.seed;
   submit.stops = options.stops;
-  for (const std::string& stop : options.stops) TRY(check_utf8(stop, "--stop"));
+  TRY(check_stops(submit));
   if (std::ssize(submit.payload) > input_bytes_max) {
-    return error(ErrorKind::bad_input, "the prompt has more than {} bytes", input_bytes_max);
+    return error(ErrorKind::bad_input, "the prompt: wanted at most {} bytes as JSON, got {}",
+                 input_bytes_max, submit.payload.size());
   }
 
   const bool shows_thoughts =
       !options.is_quiet && (options.is_thinking.value_or(false) || is_stderr_terminal());
-  Conversation conversation{TRY(DaemonClient::connect(options.socket_path)),
+  Conversation conversation{options, TRY(DaemonClient::connect(options.socket_path)),
                             Answer(options, shows_thoughts), std::nullopt};
-  if (options.timeout_s) {
-    conversation.deadline_ms =
-        DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
+  count_interrupts();  // before this there is nothing to cancel
+  Result<int> code = conversation.hold(submit);
+  if (!code.ok() && code.error().kind != ErrorKind::timeout) {
+    TRY(conversation.answer.finish());
+    TRY(conversation.answer.print_json("error", nullptr, code.error().message));
   }
-  TRY(conversation.client.send(submit, conversation.deadline_ms));
-  while (true) {
-    const bool gives_up = TRY(conversation.interrupt());
-    if (gives_up) return conversation.end_interrupted();
-    const auto reply = TRY(conversation.client.receive(conversation.deadline_ms));
-    if (!reply) continue;
-    const auto code = TRY(conversation.take(*reply));
-    if (code) return *code;
-  }
+  return code;
 }
 
 }  // namespace glmd

@@ -2,12 +2,14 @@
 // of sysexits.h when something is wrong.
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <map>
 
 #include "client/cli/ask.h"
 #include "client/cli/status.h"
+#include "platform/standard_streams.h"
+#include "protocol/limits.h"
 
 namespace glmd {
 namespace {
@@ -15,47 +17,74 @@ namespace {
 constexpr const char* default_socket = "/run/glmd/glmd.sock";
 constexpr int exit_usage = 64;
 constexpr int exit_pipe = 141;  // as a shell reports SIGPIPE
+constexpr double timeout_s_max = 1e9;
+
+// CLI11 would take -1 for 2^64-1, and nan.
+template <typename Number>
+CLI::Option* add_number(CLI::App& command, const std::string& name, std::optional<Number>& target,
+                        Number least, Number most, const std::string& help) {
+  const auto read = [name, &target, least, most](const std::string& text) {
+    Number number{};
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, number);
+    const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
+    if (!is_number || !(number >= least && number <= most)) {
+      throw CLI::ValidationError(
+          name, fmt::format("wanted a number from {} to {}, got \"{}\"", least, most, text));
+    }
+    target = number;
+  };
+  return command.add_option_function<std::string>(name, read, help)->type_name("NUMBER");
+}
 
 void add_ask_options(CLI::App& command, AskOptions& options) {
   command.add_option("PROMPT", options.prompt, "The question; - for standard input");
   command.add_option("-s,--system", options.system, "The system prompt");
   command.add_option("-f,--file", options.files, "Append a file's content")
       ->allow_extra_args(false);
-  command.add_option("--max", options.tokens_max, "At most so many tokens")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--seed", options.seed, "The same seed gives the same text");
-  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
-  command.add_option("--top-p", options.top_p, "Sample from this share of the likeliest tokens")
-      ->check(CLI::Range(1e-9, 1.0));
+  add_number<int64_t>(command, "--max", options.tokens_max, 1, protocol::tokens_max_max,
+                      "At most so many tokens");
+  add_number<uint64_t>(command, "--seed", options.seed, 0, UINT64_MAX,
+                       "The same seed gives the same text");
+  add_number<double>(command, "--temperature", options.temperature, 0, protocol::temperature_max,
+                     "0: always the likeliest token");
+  add_number<double>(command, "--top-p", options.top_p, 1e-9, 1,
+                     "Sample from this share of the likeliest tokens");
   command.add_option("--stop", options.stops, "End before this text")->allow_extra_args(false);
-  command.add_flag("--think,!--no-think", options.is_thinking, "Let the model think first, or not");
+  // Not given, it is for the model to say; CLI11 would set the optional all the same.
+  command.add_flag_function(
+      "--think,!--no-think", [&](int64_t count) { options.is_thinking = count > 0; },
+      "Let the model think first, or not");
   command.add_option("--effort", options.effort, "How hard to think")
       ->check(CLI::IsMember({"high", "max"}));
   command.add_flag("--json", options.is_json, "Print one JSON object");
   command.add_flag("-q,--quiet", options.is_quiet, "Do not show thoughts");
-  command.add_option("--color", options.color, "Dim thoughts: auto, always or never")
-      ->transform(CLI::Transformer(std::map<std::string, Color>{
-          {"auto", Color::automatic}, {"always", Color::always}, {"never", Color::never}}));
-  command.add_option("--timeout", options.timeout_s, "Give up after so many seconds")
-      ->check(CLI::PositiveNumber);
+  command
+      .add_option_function<std::string>(
+          "--color",
+          [&](const std::string& when) {
+            options.color = when == "always"  ? Color::always
+                            : when == "never" ? Color::never
+                                              : Color::automatic;
+          },
+          "Dim thoughts: auto, always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  add_number<double>(command, "--timeout", options.timeout_s, 0.001, timeout_s_max,
+                     "Give up after so many seconds");
 }
 
 int report(const Result<int>& result) {
   if (result.ok()) return result.value();
-  if (result.error().kind == ErrorKind::cancelled) {
-    // The reader of a pipe left, or the user interrupted: no words needed.
-    return result.error().message == "interrupted" ? exit_interrupted : exit_pipe;
-  }
+  // The reader of a pipe left: no words needed.
+  if (result.error().kind == ErrorKind::cancelled) return exit_pipe;
   std::fprintf(stderr, "glmctl: %s\n", result.error().message.c_str());
   return exit_code(result.error().kind);
 }
 
 int run(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
   CLI::App app("Asks glmd, the GLM-5.2 daemon.", "glmctl");
   app.set_version_flag("--version", "glmctl " GLMD_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // with 1, a mistyped command would not be named
   std::string socket_path = default_socket;
   app.add_option("--socket", socket_path, "glmd's socket")
       ->envname("GLMD_SOCKET")
@@ -75,8 +104,8 @@ int run(int argc, char** argv) {
   doctor_command->add_flag("--json", is_json, "Print the JSON object");
   CLI::App* ping_command = app.add_subcommand("ping", "Check that glmd answers");
   CLI::App* wait_command = app.add_subcommand("wait-ready", "Wait until the model is loaded");
-  wait_command->add_option("--timeout", timeout_s, "Give up after so many seconds")
-      ->check(CLI::NonNegativeNumber);
+  add_number<double>(*wait_command, "--timeout", timeout_s, 0, timeout_s_max,
+                     "Give up after so many seconds");
 
   try {  // CLI11 reports by exceptions; they end here
     app.parse(argc, argv);
@@ -86,6 +115,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "glmctl: %s\n", failure.what());
     return exit_usage;
   }
+  std::signal(SIGPIPE, SIG_IGN);  // a failed write says it, and so does a closed connection
   options.socket_path = socket_path;
   if (ask_command->parsed()) return report(ask(options));
   if (status_command->parsed()) return report(print_status(socket_path, is_json));
@@ -93,6 +123,7 @@ int run(int argc, char** argv) {
   if (doctor_command->parsed()) return report(print_doctor(socket_path, is_json));
   if (ping_command->parsed()) return report(ping(socket_path));
   if (wait_command->parsed()) return report(wait_until_ready(socket_path, timeout_s));
+  std::fprintf(stderr, "glmctl: wanted a command, got none (--help lists them)\n");
   return exit_usage;
 }
 
@@ -100,5 +131,6 @@ int run(int argc, char** argv) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  return glmd::run(argc, argv);
+  glmd::hold_standard_streams();
+  return glmd::finish_program("glmctl", glmd::run(argc, argv));
 }

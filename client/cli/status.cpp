@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "client/cli/terminal.h"
@@ -25,7 +27,8 @@ Result<std::string> query(const std::string& socket_path, const protocol::Reques
                           int64_t limit_ms = answer_limit_ms) {
   DaemonClient client = TRY(DaemonClient::connect(socket_path));
   const int64_t deadline_ms = DaemonClient::now_ms() + limit_ms;
-  TRY(client.send(request, deadline_ms));
+  const bool is_sent = TRY(client.send(request, deadline_ms));
+  if (!is_sent) return error(ErrorKind::busy, "glmd does not read");
   const auto reply = TRY(client.receive(deadline_ms));
   if (!reply) return error(ErrorKind::busy, "glmd does not answer");
   if (const auto* failed = std::get_if<protocol::Failed>(&*reply)) return error_of(*failed);
@@ -83,17 +86,20 @@ Result<void> print_findings(const Json& answer) {
   return write_answer(text.empty() ? "nothing is wrong\n" : text);
 }
 
-// Of the PING answer. An unreachable daemon may be one that has not started yet.
-Result<bool> is_ready(const std::string& socket_path, int64_t limit_ms) {
+// What to wait for, or nothing once the daemon is ready. An unreachable one may not have started
+// yet.
+Result<std::optional<std::string>> find_hindrance(const std::string& socket_path,
+                                                  int64_t limit_ms) {
   auto text = query(socket_path, protocol::Ping{}, limit_ms);
   if (!text.ok()) {
     const ErrorKind kind = text.error().kind;
-    if (kind == ErrorKind::unavailable || kind == ErrorKind::busy) return false;
-    return std::move(text).error();
+    if (kind != ErrorKind::unavailable && kind != ErrorKind::busy) return std::move(text).error();
+    return std::optional(std::move(text).error().message);
   }
   const Json answer = TRY(parse_json(text.value(), "PING answer"));
-  const Json* state = answer.is_object() ? answer.find("state") : nullptr;
-  return state && state->is_string() && state->as_string() == "ready";
+  const std::string state = text_of(answer, "state");
+  if (state == "ready") return std::optional<std::string>();
+  return std::optional("glmd at " + socket_path + " is " + state);
 }
 
 }  // namespace
@@ -192,14 +198,21 @@ Result<int> ping(const std::string& socket_path) {
 
 Result<int> wait_until_ready(const std::string& socket_path, std::optional<double> timeout_s) {
   count_interrupts();
+  bool has_told = false;
   std::optional<int64_t> deadline_ms;
   if (timeout_s) deadline_ms = DaemonClient::now_ms() + static_cast<int64_t>(*timeout_s * 1000);
   while (interrupt_count() == 0) {
     const int64_t left_ms =
         deadline_ms ? std::max<int64_t>(0, *deadline_ms - DaemonClient::now_ms()) : answer_limit_ms;
-    const bool ready = TRY(is_ready(socket_path, std::min(left_ms, answer_limit_ms)));
-    if (ready) return 0;
-    if (deadline_ms && DaemonClient::now_ms() >= *deadline_ms) return exit_timeout;
+    const auto hindrance = TRY(find_hindrance(socket_path, std::min(left_ms, answer_limit_ms)));
+    if (!hindrance) return 0;
+    if (deadline_ms && DaemonClient::now_ms() >= *deadline_ms) {
+      return error(ErrorKind::timeout, "not ready within {} s: {}", *timeout_s, *hindrance);
+    }
+    // A mistyped path is waited for as well: say what for, unless the end will.
+    if (!deadline_ms && !std::exchange(has_told, true)) {
+      std::fprintf(stderr, "glmctl: waiting: %s\n", hindrance->c_str());
+    }
     ::poll(nullptr, 0, poll_interval_ms);
   }
   return exit_interrupted;

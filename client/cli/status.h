@@ -9,7 +9,6 @@
 
 namespace glmd {
 
-constexpr int exit_timeout = 124;      // as timeout(1)
 constexpr int exit_interrupted = 130;  // as a shell reports SIGINT
 
 ErrorKind kind_of(protocol::ErrorCode code);

@@ -71,8 +71,7 @@ Result<std::string> read_stdin(int64_t bytes_max) {
   std::array<char, 65536> bytes;
   while (true) {
     const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR && interrupt_count() == 0) continue;
-    if (count < 0 && errno == EINTR) return error(ErrorKind::cancelled, "interrupted");
+    if (count < 0 && errno == EINTR) continue;
     if (count < 0) return error(ErrorKind::io, "read stdin: {}", std::strerror(errno));
     if (count == 0) return text;
     text.append(bytes.data(), static_cast<size_t>(count));

@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t slots_min = 2;
 constexpr int64_t staged_max = 16;  // as many as a reader has under way
 constexpr int64_t slots_per_staged = 8;
+constexpr int64_t warming_max = 2;  // one being checked, one being read
 
 struct ClassSize {
   int64_t bytes = 0, expert_count = 0, slot_count = 0;
@@ -203,8 +204,29 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
   }
   if (wants.empty()) return;
   SizeClass& size_class = classes_[entries_[wants[0].expert].size_class];
-  settle_read_ahead(size_class, layer);
   if (pace == Pace::stream) let_pass(size_class, layer, wants);
+  settle_read_ahead(size_class, layer);
+  for (const ExpertWant& want : wants) promote(want.expert);
+}
+
+// A read ahead that is under way and wanted is demand from now on.
+void ExpertCache::promote(int32_t expert) {
+  const Entry& entry = entries_[expert];
+  if (entry.slot < 0 || slots_[entry.slot].state != State::loading) return;
+  Slot& slot = slots_[entry.slot];
+  CHECK(slot.purpose == Purpose::staged);
+  slot.is_let_go = entry.passing_step == step_;
+  want_staged(entry.slot, slot.is_let_go ? Purpose::passing : Purpose::resident);
+  // A cancelled one may still come whole; else it is begun again.
+  if (!slot.is_cancelled) reader_->promote(static_cast<uint64_t>(entry.slot));
+  slot.is_cancelled = false;
+  if (slot.is_warming) {
+    end_warming(slot);
+  } else {
+    ++stats_.ahead_late;
+  }
+  ++stats_.misses;
+  ++loading_count_;
 }
 
 // What the layer was thought to want and does not.
@@ -260,26 +282,13 @@ std::optional<ExpertLease> ExpertCache::find(int32_t expert) {
 
 bool ExpertCache::start_load(int32_t expert) {
   const Entry& entry = entries_[expert];
+  CHECK(entry.slot < 0);
   const bool passes = entry.passing_step == step_;
-  const Purpose purpose = passes ? Purpose::passing : Purpose::resident;
-  if (entry.slot >= 0) {
-    const int32_t index = entry.slot;
-    Slot& slot = slots_[index];
-    CHECK(slot.state == State::loading);
-    CHECK(slot.purpose == Purpose::staged);
-    want_staged(index, purpose);
-    slot.is_let_go = passes;
-    ++stats_.ahead_late;
-    // A cancelled one may still come whole; else it is begun again.
-    if (!slot.is_cancelled) reader_->promote(static_cast<uint64_t>(index));
-    slot.is_cancelled = false;
-  } else {
-    const int32_t index = take_slot(classes_[entry.size_class], entry.layer, passes);
-    if (index < 0) return false;
-    begin_read(index, expert, purpose);
-    slots_[index].is_let_go = passes;
-    submit(index, ReadUrgency::demand);
-  }
+  const int32_t index = take_slot(classes_[entry.size_class], entry.layer, passes);
+  if (index < 0) return false;
+  begin_read(index, expert, passes ? Purpose::passing : Purpose::resident);
+  slots_[index].is_let_go = passes;
+  submit(index, ReadUrgency::demand);
   ++loading_count_;
   ++stats_.misses;
   return true;
@@ -339,15 +348,17 @@ int32_t ExpertCache::take_slot(SizeClass& size_class, int32_t layer, bool passes
     if (slot < 0) slot = take_discarded(size_class);
     return slot >= 0 ? slot : take_victim(size_class, layer);
   }
-  const int64_t resident_max =
-      size_class.slot_count - (may_read_ahead_ ? size_class.staging_share() : 0);
-  if (size_class.resident_count < resident_max) slot = take_free(size_class);
+  if (size_class.resident_count < resident_max(size_class)) slot = take_free(size_class);
   if (slot >= 0) return slot;
   const int32_t victim = first_victim(size_class, layer);
   if (victim >= 0 && !victims_.use(victim).is_wanted) return take_victim(size_class, layer);
   slot = take_free(size_class);
   if (slot < 0) slot = take_discarded(size_class);
   return slot >= 0 ? slot : take_victim(size_class, layer);
+}
+
+int64_t ExpertCache::resident_max(const SizeClass& size_class) const {
+  return size_class.slot_count - (may_read_ahead_ ? size_class.staging_share() : 0);
 }
 
 int32_t ExpertCache::take_free(SizeClass& size_class) {
@@ -417,7 +428,7 @@ void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
   slot.expert = expert;
   slot.state = State::loading;
   slot.purpose = purpose;
-  slot.is_let_go = slot.is_cancelled = slot.was_reread = false;
+  slot.is_let_go = slot.is_cancelled = slot.is_warming = slot.was_reread = false;
   add_to_counts(slot, 1);
   entries_[expert].slot = index;
 }
@@ -529,6 +540,13 @@ std::optional<ExpertCache::Arrival> ExpertCache::complete(ReadCompletion complet
 void ExpertCache::complete_staged(int32_t index, const Result<void>& result) {
   Slot& slot = slots_[index];
   SizeClass& size_class = classes_[slot.size_class];
+  if (slot.is_warming) {
+    end_warming(slot);
+    if (!result.ok()) return make_free(index);
+    slot.state = State::whole;
+    set_purpose(index, Purpose::resident);
+    return refresh(index);
+  }
   const bool was_cancelled = slot.is_cancelled;
   if (result.ok()) {
     slot.state = State::whole;
@@ -575,6 +593,44 @@ void ExpertCache::release(int32_t index) {
   } else {
     refresh(index);
   }
+}
+
+void ExpertCache::plan_warm_up(std::vector<int32_t> experts) {
+  warm_up_ = std::move(experts);
+  std::reverse(warm_up_.begin(), warm_up_.end());
+}
+
+bool ExpertCache::warm_up() {
+  CHECK(loading_count_ == 0);
+  while (warming_count_ < warming_max && begin_warming()) {
+  }
+  if (warming_count_ == 0) return false;
+  complete(reader_->wait());
+  return true;
+}
+
+bool ExpertCache::begin_warming() {
+  while (!warm_up_.empty()) {
+    const int32_t expert = warm_up_.back();
+    warm_up_.pop_back();
+    const Entry& entry = entries_[expert];
+    SizeClass& size_class = classes_[entry.size_class];
+    if (entry.slot >= 0) continue;
+    if (size_class.resident_count + warming_count_ >= resident_max(size_class)) continue;
+    const int32_t index = take_free(size_class);
+    if (index < 0) continue;
+    begin_read(index, expert, Purpose::staged);
+    slots_[index].is_warming = true;
+    ++warming_count_;
+    submit(index, ReadUrgency::look_ahead);
+    return true;
+  }
+  return false;
+}
+
+void ExpertCache::end_warming(Slot& slot) {
+  slot.is_warming = false;
+  --warming_count_;
 }
 
 void ExpertCache::seed_heat(int32_t expert, double uses) {

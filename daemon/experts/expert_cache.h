@@ -101,17 +101,16 @@ class ExpertCache {
 
   // A pass of `tokens` begins: moves the clock of decay.
   void advance(int64_t tokens) { clock_tokens_ += tokens; }
-  // A layer's router has spoken. What the step wants is protected until the next one begins; reads
-  // ahead that nobody wants are cancelled.
+  // A layer's router has spoken; no read of another step is awaited. What the step wants is
+  // protected until the next one begins. Reads ahead that are under way become demand, and arrive
+  // like what start_load() began, or are cancelled.
   void begin_step(ExpertRange layer, std::span<const ExpertWant> wants, Pace pace = Pace::step);
 
   // The expert's bytes if they are here.
   std::optional<ExpertLease> find(int32_t expert);
-  // Starts the read of an absent expert; false where every slot is pinned or loading. One that is
-  // already read ahead is read on as demand.
+  // Starts the read of an absent expert; false where every slot is pinned or loading.
   bool start_load(int32_t expert);
-  // The lease of an expert that start_load() was called for; an error is of that expert only,
-  // named.
+  // The lease of a wanted expert that was loading; an error is of that expert only, named.
   struct Arrival {
     int32_t expert = -1;
     Result<ExpertLease> lease;
@@ -129,6 +128,12 @@ class ExpertCache {
   bool is_absent(int32_t expert) const { return entries_[expert].slot < 0; }
   // Experts in this order lie one after the other on disk.
   bool is_stored_before(int32_t a, int32_t b) const;
+
+  // Experts to read while nobody asks for any, in this order, into slots that are free anyway.
+  void plan_warm_up(std::vector<int32_t> experts);
+  // Between steps: waits for one of these reads, with the next ones under way. False where nothing
+  // is left to read.
+  bool warm_up();
 
   // A history of uses as a prior, worth `uses` uses just now.
   void seed_heat(int32_t expert, double uses);
@@ -155,6 +160,7 @@ class ExpertCache {
     Purpose purpose = Purpose::resident;
     bool is_let_go = false;     // free when the last pin goes
     bool is_cancelled = false;  // staged: no longer wanted, completion outstanding
+    bool is_warming = false;    // staged: resident as soon as it is whole
     bool was_reread = false;
   };
   struct Entry {
@@ -192,6 +198,7 @@ class ExpertCache {
   void make_free(int32_t slot);
   void release(int32_t slot);
   ExpertLease pin(int32_t slot);
+  void promote(int32_t expert);
   void settle_read_ahead(SizeClass& size_class, ExpertRange layer);
   void let_pass(const SizeClass& size_class, ExpertRange layer, std::span<const ExpertWant> wants);
   int32_t take_slot(SizeClass& size_class, int32_t layer, bool passes);
@@ -203,6 +210,9 @@ class ExpertCache {
   ReadCompletion wait_for_completion();
   std::optional<Arrival> complete(ReadCompletion completion);
   void complete_staged(int32_t slot, const Result<void>& result);
+  bool begin_warming();
+  void end_warming(Slot& slot);
+  int64_t resident_max(const SizeClass& size_class) const;
   Result<void> check(const Slot& slot);
   void shrink(SizeClass& size_class, int64_t slot_count);
   void grow(int32_t size_class, int64_t slot_count);
@@ -213,6 +223,7 @@ class ExpertCache {
   std::vector<int64_t> layer_held_;  // slots that a layer's residents hold; layers class by class
   VictimQueue victims_{0, 0};
   std::vector<int32_t> wanted_;      // by the running step
+  std::vector<int32_t> warm_up_;     // the next one last
   std::vector<ExpertWant> by_heat_;  // scratch of let_pass
   AlignedMemory arena_;
   BlockReader* reader_ = nullptr;
@@ -221,6 +232,7 @@ class ExpertCache {
   double half_life_tokens_ = 0;
   int64_t step_ = 0, clock_tokens_ = 0;
   int64_t loading_count_ = 0;  // demand
+  int64_t warming_count_ = 0;
   int64_t reading_count_ = 0;  // all
   int64_t reading_since_ns_ = 0;
   SteadyClock clock_;

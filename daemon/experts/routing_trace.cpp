@@ -169,8 +169,9 @@ Result<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::create(
     return error(ErrorKind::bad_input, "{}: experts of a layer: wanted at most {}, got {}", path,
                  experts_max, shape.experts);
   }
+  File file = TRY(File::create(path, 0600));  // not within new: what it allocated would be lost
   std::unique_ptr<RoutingTraceWriter> writer(
-      new RoutingTraceWriter(TRY(File::create(path, 0600)), std::move(on_end)));
+      new RoutingTraceWriter(std::move(file), std::move(on_end)));
   TRY(writer->write(header_bytes(shape)));
   writer->thread_ = std::thread([raw = writer.get()] { raw->run(); });
   return writer;

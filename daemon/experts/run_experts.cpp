@@ -23,21 +23,16 @@ struct Hit {
 };
 
 // In the order in which they lie on disk.
-std::vector<const ExpertWork*> take_hits(ExpertCache& cache, std::span<const ExpertWork> works,
-                                         std::vector<Hit>& hits) {
-  std::vector<const ExpertWork*> misses;
+std::vector<const ExpertWork*> absent_of(const ExpertCache& cache,
+                                         std::span<const ExpertWork> works) {
+  std::vector<const ExpertWork*> absent;
   for (const ExpertWork& work : works) {
-    std::optional<ExpertLease> lease = cache.find(work.expert);
-    if (lease) {
-      hits.push_back({&work, std::move(*lease)});
-    } else {
-      misses.push_back(&work);
-    }
+    if (cache.is_absent(work.expert)) absent.push_back(&work);
   }
-  std::sort(misses.begin(), misses.end(), [&](const ExpertWork* a, const ExpertWork* b) {
+  std::sort(absent.begin(), absent.end(), [&](const ExpertWork* a, const ExpertWork* b) {
     return cache.is_stored_before(a->expert, b->expert);
   });
-  return misses;
+  return absent;
 }
 
 // The next hits, as many as the team needs to be busy; their leases end with them.
@@ -64,16 +59,19 @@ Result<void> run_experts(ExpertCache& cache, const Compute& compute, const Exper
     wants.push_back({work.expert, static_cast<int64_t>(work.rows.size()), work.uses});
   }
   cache.begin_step(step.layer, wants, step.pace);
+  const std::vector<const ExpertWork*> absent = absent_of(cache, step.works);
   std::vector<Hit> hits;
-  const std::vector<const ExpertWork*> misses = take_hits(cache, step.works, hits);
+  for (const ExpertWork& work : step.works) {
+    std::optional<ExpertLease> lease = cache.find(work.expert);
+    if (lease) hits.push_back({&work, std::move(*lease)});
+  }
 
-  size_t hits_done = 0, misses_started = 0, misses_done = 0;
+  const size_t arrival_count = step.works.size() - hits.size();  // absent, or on their way
+  size_t hits_done = 0, begun = 0, arrivals_done = 0;
   bool has_more_to_do = step.meanwhile != nullptr;
-  while (hits_done < hits.size() || misses_done < misses.size() || has_more_to_do) {
+  while (hits_done < hits.size() || arrivals_done < arrival_count || has_more_to_do) {
     // Reads first: they run while the rest computes.
-    while (misses_started < misses.size() && cache.start_load(misses[misses_started]->expert)) {
-      ++misses_started;
-    }
+    while (begun < absent.size() && cache.start_load(absent[begun]->expert)) ++begun;
     if (has_more_to_do) {
       has_more_to_do = false;
       step.meanwhile();
@@ -85,16 +83,16 @@ Result<void> run_experts(ExpertCache& cache, const Compute& compute, const Exper
       continue;
     }
     if (!arrival) arrival = cache.wait_for_arrival();
-    ++misses_done;
+    ++arrivals_done;
     if (!arrival->lease.ok()) {
       cache.drain();
       return std::move(arrival->lease).error();
     }
-    const auto work = std::find_if(misses.begin(), misses.end(), [&](const ExpertWork* candidate) {
-      return candidate->expert == arrival->expert;
-    });
-    CHECK(work != misses.end());
-    const FeedForward one = matrices_of(step.shape, **work, arrival->lease.value().bytes());
+    const auto work = std::find_if(
+        step.works.begin(), step.works.end(),
+        [&](const ExpertWork& candidate) { return candidate.expert == arrival->expert; });
+    CHECK(work != step.works.end());
+    const FeedForward one = matrices_of(step.shape, *work, arrival->lease.value().bytes());
     run_feed_forward(compute, {&one, 1}, input, scratch, outputs, step.shape.hidden);
   }
   return {};

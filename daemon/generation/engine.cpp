@@ -54,10 +54,27 @@ void Engine::step() {
   handle(channel_.take_commands());
   resize_experts();
   admit_waiting();
-  run_decode_pass();
-  run_prefill_layer();
+  run_passes();
   admit_waiting();
   report_status();
+}
+
+void Engine::run_passes() {
+  if (is_idle()) return;
+  const ExpertCacheStats before = model_.expert_stats();
+  const int64_t begin_ns = clock_.now_ns();
+  run_decode_pass();
+  run_prefill_layer();
+  const double seconds = static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
+  const ExpertCacheStats after = model_.expert_stats();
+  pass_times_.seconds += seconds;
+  pass_times_.disk_seconds += after.read_seconds - before.read_seconds;
+  pass_times_.arithmetic_seconds += seconds - (after.wait_seconds - before.wait_seconds);
+}
+
+bool Engine::warm_up() {
+  channel_.beat();
+  return model_.warm_up();
 }
 
 bool Engine::is_idle() const {
@@ -409,6 +426,16 @@ static Json disks_json(const std::vector<DiskStatus>& disks) {
   return list;
 }
 
+// What the disk or arithmetic alone would have taken, whichever is more, over what both took.
+Json Engine::speed_json() const {
+  const double bound = std::max(pass_times_.disk_seconds, pass_times_.arithmetic_seconds);
+  return Json::object(
+      {{"pass_seconds", Json::real(pass_times_.seconds)},
+       {"disk_seconds", Json::real(pass_times_.disk_seconds)},
+       {"arithmetic_seconds", Json::real(pass_times_.arithmetic_seconds)},
+       {"achieved_of_bound", Json::real(std::min(1.0, bound / pass_times_.seconds))}});
+}
+
 std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
@@ -421,6 +448,7 @@ std::string Engine::status_json() const {
   status.set("sessions_max", Json::integer(options_.sessions_max));
   status.set("context_tokens", Json::integer(options_.context_tokens));
   status.set("experts", experts_json());
+  if (pass_times_.seconds > 0) status.set("speed", speed_json());
   if (Json disks = disks_json(model_.disks()); !disks.items().empty()) {
     status.set("disks", std::move(disks));
   }

@@ -38,8 +38,10 @@ class Engine {
          const Clock& clock);
 
   void handle(std::vector<Command> commands);
-  void step();           // commands, one decode pass, one layer of a prefill pass
-  bool is_idle() const;  // nothing to do before the next command
+  void step();  // commands, one decode pass, one layer of a prefill pass
+  bool is_idle() const;
+  // While idle: one read of an expert that is likely to be wanted; false where there is none left.
+  bool warm_up();  // nothing to do before the next command
   bool has_quit() const { return has_quit_; }
   void report_status(bool is_urgent = false);  // if it changed; at most every 200 ms unless urgent
 
@@ -53,6 +55,12 @@ class Engine {
   struct Totals {
     int64_t requests = 0, completed = 0, failed = 0, cancelled = 0;
     int64_t prompt_tokens = 0, completion_tokens = 0, passes_failed = 0;
+  };
+
+  // Of all passes: how long they took, and how long the disk alone and arithmetic alone would have,
+  // as far as the compute thread can tell.
+  struct PassTimes {
+    double seconds = 0, disk_seconds = 0, arithmetic_seconds = 0;
   };
 
   // What was said of a request while its prompt was made into tokens elsewhere.
@@ -78,6 +86,7 @@ class Engine {
   void admit_waiting();
 
   void resize_experts();
+  void run_passes();
   void run_decode_pass();
   void run_prefill_layer();
   std::optional<Pass> begin_pass(const std::vector<Session*>& sessions);
@@ -91,6 +100,7 @@ class Engine {
   void fail(Session& session, std::string code, std::string message);
   void end(Session& session);  // after its Done or Failed
   Json experts_json() const;
+  Json speed_json() const;
   std::string status_json() const;
 
   Model& model_;
@@ -111,6 +121,7 @@ class Engine {
   bool is_draining_ = false;
   bool has_quit_ = false;
   Totals totals_;
+  PassTimes pass_times_;
   std::string status_;
   int64_t status_sent_ns_ = 0;
 };

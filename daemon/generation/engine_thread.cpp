@@ -102,7 +102,7 @@ void EngineThread::run_engine(LoadedModel& loaded) {
   engine.handle(std::exchange(waiting_, {}));
   while (!engine.has_quit()) {
     engine.step();
-    if (engine.has_quit() || !engine.is_idle()) continue;
+    if (engine.has_quit() || !engine.is_idle() || engine.warm_up()) continue;
     engine.report_status(true);
     engine.handle(channel_.wait_for_commands());
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "experts/usage_history.h"
 #include "model/layers/mixture_of_experts.h"
 #include "model/layers/mla_attention.h"
 
@@ -92,7 +93,7 @@ class GlmPass : public ForwardPass {
   void add_update();
   Result<void> run_layer_body(int64_t layer);
   void tell_observers(int64_t layer);
-  Result<void> run_routed(int64_t layer);
+  RoutedLayer routed_layer(int64_t layer) const;
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
@@ -245,9 +246,15 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   norm_rows(weights.post_attention_norm, normed);
   workspace.normed_rows.set(normed, width, row_count, width);
   mark(times, StepPart::rest);
+  const RoutedLayer routed = routed_layer(layer);
   if (weights.routed) {
-    TRY(run_routed(layer));
+    const int64_t misses_before = model_.cache_->stats().misses;
+    TRY(run_mixture_of_experts(compute, config, routed, *model_.cache_, rows_, workspace));
+    misses_ += model_.cache_->stats().misses - misses_before;
   } else {
+    if (routed.next != nullptr) {
+      read_ahead(compute, config, routed, *model_.cache_, rows_, nullptr, workspace);
+    }
     const FeedForwardWeights& mlp = weights.feed_forward;
     const FeedForward dense{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
     run_feed_forward(compute, {&dense, 1},
@@ -274,21 +281,16 @@ void GlmPass::tell_observers(int64_t layer) {
   }
 }
 
-Result<void> GlmPass::run_routed(int64_t layer) {
+RoutedLayer GlmPass::routed_layer(int64_t layer) const {
   const LayerWeights* next = nullptr;
   if (looks_ahead_ && layer + 1 < model_.config_.layers && model_.layers_[layer + 1].routed) {
     next = &model_.layers_[layer + 1];
   }
-  const RoutedLayer routed{.layer = layer,
-                           .weights = model_.layers_[layer],
-                           .next = next,
-                           .pace = is_stream() ? Pace::stream : Pace::step,
-                           .routing = model_.options_.routing};
-  const int64_t misses_before = model_.cache_->stats().misses;
-  TRY(run_mixture_of_experts(model_.compute(), model_.config_, routed, *model_.cache_, rows_,
-                             *workspace_));
-  misses_ += model_.cache_->stats().misses - misses_before;
-  return {};
+  return {.layer = layer,
+          .weights = model_.layers_[layer],
+          .next = next,
+          .pace = is_stream() ? Pace::stream : Pace::step,
+          .routing = model_.options_.routing};
 }
 
 // The last norm for all rows, the output head for those that want logits.
@@ -426,6 +428,8 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
 
   model->reader_ = TRY(open_expert_reader(container, options.mirrors, options.reader));
   const int64_t experts_in_cache = std::ssize(experts.extents);
+  std::vector<int32_t> warm_up =
+      warm_start_order(options.usage_prior, experts.extents, options.arena_bytes);
   model->cache_.emplace(
       TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
                               *model->reader_.reader, options.verify, shape.n_routed_experts)));
@@ -434,6 +438,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     const float uses = options.usage_prior[expert];
     if (uses > 0) model->cache_->seed_heat(static_cast<int32_t>(expert), uses);
   }
+  model->cache_->plan_warm_up(std::move(warm_up));
   model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));
   model->shape_ = {.vocabulary = shape.vocabulary,

@@ -77,6 +77,9 @@ class Model {
   // Between layers: the bytes that experts may take from now on. Returns what they take, which is
   // more than wanted while reads are under way or below the floor.
   virtual int64_t resize_experts(int64_t arena_bytes) { return arena_bytes; }
+  // While nobody asks for anything: reads experts that are likely to be wanted, for the length of
+  // one read. False where nothing is left to read.
+  virtual bool warm_up() { return false; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
   // What happened to disks since the last call, each a line for the log.
   virtual std::vector<std::string> take_disk_events() { return {}; }

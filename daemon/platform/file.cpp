@@ -13,6 +13,8 @@
 namespace glmd {
 namespace {
 
+constexpr size_t file_step_bytes = 4096;
+
 ErrorKind kind_of(int error_number) {
   switch (error_number) {
     case ENOENT:
@@ -146,13 +148,26 @@ Result<void> File::sync() {
 
 Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
   const File file = TRY(File::open_read_only(path));
-  const int64_t size_bytes = TRY(file.size_bytes());
+  const int64_t size_bytes = TRY(file.size_bytes());  // 0 of a pipe and in /proc
   if (size_bytes > bytes_max) {
     return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, bytes_max,
                  size_bytes);
   }
-  std::string content(static_cast<size_t>(size_bytes), '\0');
-  TRY(file.read_at(0, {reinterpret_cast<uint8_t*>(content.data()), content.size()}));
+  std::string content;
+  size_t end = 0;
+  while (true) {
+    // One byte more than the file is said to have tells its end.
+    content.resize(std::max(end + file_step_bytes, static_cast<size_t>(size_bytes) + 1));
+    const ssize_t got = ::read(file.descriptor(), content.data() + end, content.size() - end);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error("read", path);
+    if (got == 0) break;
+    end += static_cast<size_t>(got);
+    if (static_cast<int64_t>(end) > bytes_max) {
+      return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got more", path, bytes_max);
+    }
+  }
+  content.resize(end);
   return content;
 }
 

@@ -44,6 +44,7 @@ class File {
   bool is_direct_ = false;
 };
 
+// Up to its end, also where that is known only then (a pipe, /proc).
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 // Writes beside `path`, syncs, renames: readers see the old file or the whole new one.
 Result<void> write_file_atomically(const std::string& path, std::string_view content,

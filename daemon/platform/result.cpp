@@ -28,6 +28,8 @@ int exit_code(ErrorKind kind) {
       return EX_CONFIG;
     case ErrorKind::cancelled:
       return 130;
+    case ErrorKind::timeout:
+      return 124;  // as timeout(1)
     case ErrorKind::internal:
       return EX_SOFTWARE;
   }

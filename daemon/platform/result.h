@@ -28,6 +28,7 @@ enum class ErrorKind {
   denied,       // permission
   config,       // a setting is wrong
   cancelled,    // asked to stop
+  timeout,      // the time that the caller set is up
   internal,     // a broken promise of ours that is not worth a crash
 };
 

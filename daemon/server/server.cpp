@@ -128,6 +128,12 @@ Result<void> Server::open_loop() {
     *handle = UvHandle<uv_signal_t>(this);
     uv_signal_init(loop_.get(), handle->get());
   }
+  // Before anybody can connect: a signal that comes early waits for run().
+  const auto on_signal = [](uv_signal_t* handle, int) {
+    if (handle->data) static_cast<Server*>(handle->data)->on_signal();
+  };
+  uv_signal_start(terminate_.get(), on_signal, SIGTERM);
+  uv_signal_start(interrupt_.get(), on_signal, SIGINT);
   return {};
 }
 
@@ -187,11 +193,6 @@ Result<void> Server::run() {
   uv_prepare_start(prepare_.get(), [](uv_prepare_t* handle) {
     if (handle->data) static_cast<Server*>(handle->data)->sweep();
   });
-  const auto on_signal = [](uv_signal_t* handle, int) {
-    if (handle->data) static_cast<Server*>(handle->data)->on_signal();
-  };
-  uv_signal_start(terminate_.get(), on_signal, SIGTERM);
-  uv_signal_start(interrupt_.get(), on_signal, SIGINT);
   on_wake();  // what the engine said before we ran
   on_tick();
   uv_run(loop_.get(), UV_RUN_DEFAULT);

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "tests/support/scripted_engine.h"
 #include "tests/support/temporary_folder.h"
@@ -87,6 +88,21 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
       {"$G ask --max x hi", 64},
       {"$G ask --max 0 hi", 64},
       {"$G ask --effort low hi", 64},
+      {"$G ask --max 99999999999999999999 hi", 64},
+      {"$G ask --seed -1 hi", 64},
+      {"$G ask --seed 18446744073709551616 hi", 64},
+      {"$G ask --temperature nan hi", 64},
+      {"$G ask --temperature 0.5x hi", 64},
+      {"$G ask --top-p 0 hi", 64},
+      {"$G ask --timeout 1e300 hi", 64},
+      {"$G ask --timeout inf hi", 64},
+      {"$G ask --timeout 0 hi", 64},
+      {"$G ask --stop '' hi", 64},
+      {"$G ask --stop $(printf '%05000d' 0) hi", 64},
+      {"$G ask $(for i in 1 2 3 4 5 6 7 8; do printf -- '--stop %0600d ' $i; done) hi", 64},
+      {"$G ask $(for i in 1 2 3 4 5 6 7 8 9 a b c d e f g h; do echo --stop $i; done) hi", 64},
+      {"$G wait-ready --timeout nan", 64},
+      {"$G wait-ready --timeout -1", 64},
       {"$G ask --no-such-option hi", 64},
       {"$G ask fail", 65},
       {"$G ask \"$(printf 'a\\377')\"", 65},
@@ -95,6 +111,10 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
       {"$G ping --socket /nonexistent/s", 69},
       {"$G ask echo hi > /dev/full", 74},
       {"$G status > /dev/full", 74},
+      {"$G --help > /dev/full", 74},
+      {"$G --version > /dev/full", 74},
+      {"$G ask echo hi >&-", 74},
+      {"$G ask echo hi <&- >&- 2>&-", 74},
       {"$G ask --timeout 0.2 wait", 124},
       {"$G wait-ready --timeout 0.2 --socket /nonexistent/s", 124},
   };
@@ -107,6 +127,63 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
 TEST_F(Glmctl, an_error_is_one_line) {
   const Outcome result = run("$G ask fail </dev/null 2>&1");
   EXPECT_EQ(result.output, "glmctl: CONTEXT_EXCEEDED: too long\n");
+}
+
+TEST_F(Glmctl, a_usage_error_names_what_was_wanted_and_what_came) {
+  const struct {
+    const char* arguments;
+    const char* message;
+  } cases[] = {
+      {"nonsense", "nonsense"},
+      {"", "wanted a command, got none"},
+      {"ask --max 0 hi", "--max: wanted a number from 1 to 1099511627776, got \"0\""},
+      {"ask --timeout abc hi", "--timeout: wanted a number from 0.001 to 1000000000, got \"abc\""},
+      {"ask --stop '' hi", "--stop: wanted a text"},
+      {"ask --color some hi", "some not in {auto,always,never}"},
+  };
+  for (const auto& c : cases) {
+    const std::string output = run("$G " + std::string(c.arguments) + " 2>&1").output;
+    EXPECT_THAT(output, testing::StartsWith("glmctl: ")) << c.arguments;
+    EXPECT_THAT(output, HasSubstr(c.message)) << c.arguments;
+  }
+}
+
+TEST_F(Glmctl, thinking_is_left_to_the_model_unless_asked_for) {
+  const auto prompt_of = [](const std::string& flags) {
+    return run("$G ask " + flags + " prompt </dev/null 2>/dev/null").output;
+  };
+  EXPECT_THAT(prompt_of(""), testing::Not(HasSubstr("enable_thinking")));
+  EXPECT_THAT(prompt_of("--effort max"), testing::Not(HasSubstr("enable_thinking")));
+  EXPECT_THAT(prompt_of("--think"), HasSubstr("\"enable_thinking\":true"));
+  EXPECT_THAT(prompt_of("--no-think"), HasSubstr("\"enable_thinking\":false"));
+}
+
+TEST_F(Glmctl, a_file_is_read_to_its_end_be_it_a_pipe) {
+  EXPECT_EQ(run("printf b | $G ask echo a -f /dev/fd/3 3<&0 </dev/null 2>/dev/null").output,
+            "a\\n\\nb\n");
+  EXPECT_THAT(run("$G ask echo a -f /proc/self/status </dev/null 2>/dev/null").output,
+              HasSubstr("Name:"));
+}
+
+TEST_F(Glmctl, time_that_is_up_says_what_was_waited_for) {
+  const Outcome asked = run("$G ask --timeout 0.2 wait </dev/null 2>&1 >/dev/null");
+  EXPECT_EQ(asked.code, 124);
+  EXPECT_EQ(asked.output, "glmctl: no complete answer within 0.2 s from " + test_.path() + "\n");
+  const Outcome waited = run("$G wait-ready --timeout 0.2 --socket /nonexistent/s 2>&1");
+  EXPECT_EQ(waited.code, 124);
+  EXPECT_EQ(waited.output,
+            "glmctl: not ready within 0.2 s: connect to /nonexistent/s: No such file or "
+            "directory\n");
+}
+
+TEST_F(Glmctl, waiting_without_end_says_once_what_for) {
+  const Outcome result =
+      run("f=$(mktemp); $G wait-ready --socket /nonexistent/s 2>$f & p=$!; "
+          "until grep -q waiting $f; do sleep 0.05; done; sleep 0.5; kill -INT $p; wait $p; c=$?; "
+          "cat $f; rm $f; exit $c");
+  EXPECT_EQ(result.code, 130);
+  EXPECT_EQ(result.output,
+            "glmctl: waiting: connect to /nonexistent/s: No such file or directory\n");
 }
 
 TEST_F(Glmctl, an_interrupt_prints_what_came_and_cancels) {
@@ -195,6 +272,66 @@ TEST(GlmctlSilence, waiting_for_a_silent_daemon_ends_in_time) {
     EXPECT_EQ(run("$G wait-ready --timeout 0.3 --socket " + daemon.path()).code, 124);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
+}
+
+// Sends to nobody who reads: more than a socket's buffer.
+TEST(GlmctlSilence, a_large_prompt_on_its_way_can_be_interrupted_and_runs_out_of_time) {
+  const SilentDaemon daemon;
+  const std::string prompt =
+      "head -c 4000000 /dev/zero | tr '\\0' a | $G ask --socket " + daemon.path();
+  EXPECT_EQ(run(prompt + " --timeout 0.3 2>/dev/null").code, 124);
+  EXPECT_EQ(run("f=$(mktemp); head -c 4000000 /dev/zero | tr '\\0' a >$f; $G ask --socket " +
+                daemon.path() +
+                " <$f >/dev/null 2>&1 & p=$!; "
+                "for i in $(seq 200); do kill -INT $p 2>/dev/null || break; sleep 0.05; done; "
+                "kill -KILL $p 2>/dev/null; wait $p; c=$?; rm $f; exit $c")
+                .code,
+            130);
+}
+
+// Answers the first request with `words`, then is gone.
+class DyingDaemon {
+ public:
+  explicit DyingDaemon(const std::string& words) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    CHECK(::bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+    CHECK(::listen(descriptor_, 1) == 0);
+    thread_ = std::thread([this, words] {
+      const int connection = ::accept(descriptor_, nullptr, nullptr);
+      char bytes[4096];
+      CHECK(::recv(connection, bytes, sizeof(bytes), 0) > 0);
+      CHECK(::send(connection, words.data(), words.size(), 0) == std::ssize(words));
+      ::close(connection);
+    });
+  }
+  ~DyingDaemon() {
+    thread_.join();
+    ::close(descriptor_);
+  }
+  std::string path() const { return folder_ / "s"; }
+
+ private:
+  TemporaryFolder folder_;
+  int descriptor_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::thread thread_;
+};
+
+TEST(GlmctlDeath, the_last_line_is_ended_when_the_daemon_dies) {
+  const DyingDaemon daemon("DATA 1 2\nhi\n");
+  const Outcome result = run("$G ask --socket " + daemon.path() + " x </dev/null 2>/dev/null");
+  EXPECT_EQ(result.code, 69);
+  EXPECT_EQ(result.output, "hi\n");
+}
+
+TEST(GlmctlDeath, a_json_tells_what_came_before_the_daemon_died) {
+  const DyingDaemon daemon("DATA 1 2\nhi\n");
+  const Outcome result =
+      run("$G ask --json --socket " + daemon.path() + " x </dev/null 2>/dev/null");
+  EXPECT_EQ(result.code, 69);
+  EXPECT_THAT(result.output, HasSubstr("{\"answer\":\"hi\""));
+  EXPECT_THAT(result.output, HasSubstr("\"error\":\"glmd closed the connection\""));
 }
 
 TEST_F(Glmctl, a_reader_that_leaves_ends_it_quietly) {

@@ -55,19 +55,15 @@ class Rig {
   void run(std::vector<int32_t> experts, double uses = 1, ExpertRange layer = {0, 1 << 20},
            Pace pace = Pace::step) {
     begin_step(experts, uses, layer, pace);
-    std::vector<int32_t> misses;
+    std::vector<int32_t> absent;
     for (const int32_t expert : experts) {
-      if (const auto lease = cache.find(expert)) {
-        expect_whole(expert, *lease);
-      } else {
-        misses.push_back(expert);
-      }
+      if (cache.is_absent(expert)) absent.push_back(expert);
+      if (const auto lease = cache.find(expert)) expect_whole(expert, *lease);
     }
-    size_t started = 0, done = 0;
-    while (done < misses.size()) {
-      while (started < misses.size() && cache.start_load(misses[started])) ++started;
+    size_t begun = 0;
+    while (begun < absent.size() || cache.loading_count() > 0) {
+      while (begun < absent.size() && cache.start_load(absent[begun])) ++begun;
       ExpertCache::Arrival arrival = cache.wait_for_arrival();
-      ++done;
       ASSERT_TRUE(arrival.lease.ok());
       expect_whole(arrival.expert, arrival.lease.value());
     }
@@ -344,6 +340,42 @@ TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
       ASSERT_EQ(queue.first(1), choose_victim(slots));
     }
   }
+}
+
+TEST(ExpertCache, warming_up_fills_free_slots_in_order_and_evicts_nothing) {
+  Rig rig(8, 4, 1);
+  rig.run({7});
+  rig.cache.plan_warm_up({5, 7, 2, 0, 1});
+  while (rig.cache.warm_up()) {
+  }
+  EXPECT_EQ(rig.cache.resident_count(), 4);
+  for (const int32_t expert : {7, 5, 2, 0}) {
+    const std::optional<ExpertLease> lease = rig.cache.find(expert);
+    ASSERT_TRUE(lease.has_value()) << expert;
+    rig.expect_whole(expert, *lease);
+  }
+  EXPECT_TRUE(rig.cache.is_absent(1));
+}
+
+TEST(ExpertCache, an_expert_wanted_while_it_warms_up_is_read_once) {
+  Rig rig(8, 8, 1);
+  rig.cache.plan_warm_up({0, 1, 2});
+  ASSERT_TRUE(rig.cache.warm_up());  // one of two is whole, the other under way
+  const int32_t under_way = rig.is_here(0) ? 1 : 0;
+  rig.run({under_way});
+  EXPECT_EQ(rig.cache.stats().read_bytes, 2 * expert_size);
+  while (rig.cache.warm_up()) {
+  }
+  EXPECT_EQ(rig.cache.resident_count(), 3);
+}
+
+TEST(ExpertCache, a_fault_while_warming_up_costs_nothing_but_the_read) {
+  Rig rig(8, 8, 1, 1.0);
+  rig.cache.plan_warm_up({0, 1, 2});
+  while (rig.cache.warm_up()) {
+  }
+  EXPECT_EQ(rig.cache.resident_count(), 0);
+  for (const int32_t expert : {0, 1, 2}) EXPECT_TRUE(rig.cache.is_absent(expert));
 }
 
 }  // namespace

@@ -62,10 +62,10 @@ Step random_step(std::mt19937& random, int64_t layer) {
   for (int64_t i = 0; i < step.rows * hidden; ++i) {
     step.input.push_back(static_cast<float>(random() % 2001) / 1000.0F - 1.0F);
   }
-  const size_t count = 1 + random() % 8;
+  const size_t count = 1 + random() % layer_experts;
   int32_t output = 0;
   for (int32_t expert = 0; expert < layer_experts && step.works.size() < count; ++expert) {
-    if (random() % 2 == 0) continue;
+    if (random() % 4 == 0) continue;
     ExpertWork work{.expert = static_cast<int32_t>(layer * layer_experts) + expert,
                     .rows = {},
                     .outputs = {},

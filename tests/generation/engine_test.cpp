@@ -329,6 +329,26 @@ TEST(Engine, the_status_is_valid_json_and_sent_on_change_only) {
   EXPECT_EQ(status.find("totals")->find("completion_tokens")->as_integer(), 50);
 }
 
+TEST(Engine, the_status_compares_the_time_of_passes_with_what_bounds_it) {
+  EngineRig rig;
+  rig.model.on_layer = [&](int64_t, int64_t) {  // 10 ms a layer, 8 of them reading, 4 waiting
+    rig.clock.advance_ms(10);
+    rig.model.expert_stats_now.read_seconds += 0.008;
+    rig.model.expert_stats_now.wait_seconds += 0.004;
+  };
+  rig.submit(1, "[1]", 50);
+  rig.run();
+  rig.clock.advance_ms(60'000);  // nobody asks
+  rig.engine.report_status(true);
+  rig.read_events();
+  const Json status = parse_json(rig.statuses.back(), "status").value();
+  const Json* speed = status.find("speed");
+  ASSERT_NE(speed, nullptr);
+  EXPECT_NEAR(speed->find("achieved_of_bound")->as_real(), 0.8, 1e-9);
+  EXPECT_NEAR(speed->find("arithmetic_seconds")->as_real(),
+              0.6 * speed->find("pass_seconds")->as_real(), 1e-9);
+}
+
 // Anything at any time: submits, cancels, stops, holds and failures at random layers.
 void soak(uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -208,7 +208,7 @@ TEST_P(KernelTables, any_block_has_the_bits_of_scalar_with_any_number_of_rows) {
         const int64_t stride = w.rows + 5;
         std::vector<float> wanted(static_cast<size_t>(most_rows * stride), -7.0f);
         kernel_of(scalar())(w, x.view(), wanted.data(), stride, 0, w.rows);
-        for (int64_t n = 1; n <= most_rows; n = n < 70 ? n + 1 : n + 65) {
+        for (int64_t n = 0; n <= most_rows; n = n < 70 ? n + 1 : n + 65) {
           std::vector<float> got(static_cast<size_t>(n * stride), -7.0f);
           kernel_of(kernels())(w, x.view(most_rows - n, n), got.data(), stride, 0, w.rows);
           expect_same_bits(got, {wanted.end() - n * stride, wanted.end()},

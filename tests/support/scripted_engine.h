@@ -1,6 +1,6 @@
 // A compute thread without a model, and a server around it. A prompt is its script:
 //   "echo TEXT"  Accepted, the text, Done     "wait"  Accepted, then nothing until Cancel, Stop or
-//   Quit "flood"      text for as long as it is not held
+//   Quit "flood"      text for as long as it is not held    "prompt"  the whole prompt, as it came
 #pragma once
 
 #include <stdlib.h>
@@ -68,7 +68,10 @@ class ScriptedEngine {
       return;
     }
     channel_.send(Accepted{submit.id, 0, 1, 0});
-    if (script.starts_with("echo ")) {
+    if (script == "prompt") {
+      channel_.send(Text{submit.id, false, submit.prompt});
+      channel_.send(Done{submit.id, "stop", 1, 0, 1, 1, 1, 1});
+    } else if (script.starts_with("echo ")) {
       channel_.send(Text{submit.id, true, "hm"});
       channel_.send(Text{submit.id, false, script.substr(5)});
       channel_.send(Done{submit.id, "stop", 1, 0, 1, submit.seed.value_or(1), 1, 1});

@@ -32,6 +32,7 @@ class ScriptedModel : public Model {
 
   const ModelShape& shape() const override { return shape_; }
   int64_t rows_max() const override { return options_.rows_max; }
+  ExpertCacheStats expert_stats() const override { return expert_stats_now; }
   // Reads under way keep some bytes for as long as a test wants.
   int64_t resize_experts(int64_t arena_bytes) override {
     resizes.push_back(arena_bytes);
@@ -82,6 +83,7 @@ class ScriptedModel : public Model {
   // Called at the end of each layer, with the number of layers done and the rows the pass began
   // with.
   std::function<void(int64_t layers_done, int64_t rows)> on_layer;
+  ExpertCacheStats expert_stats_now;
   std::function<int32_t(const std::vector<int32_t>& history)> next_token;
   std::optional<int32_t> poison;
   int64_t failures_left = 0;  // passes that fail whatever they carry

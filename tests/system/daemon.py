@@ -7,10 +7,12 @@ import subprocess
 import tempfile
 import time
 
-BUILD = os.environ["GLMD_BUILD"]
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+BUILD = os.environ.get("GLMD_BUILD", os.path.join(ROOT, "build", "release"))
 GLMD = os.path.join(BUILD, "bin", "glmd")
 GLMCTL = os.path.join(BUILD, "bin", "glmctl")
-SLOW_READS = os.environ["GLMD_SLOW_READS"]
+SLOW_READS = os.environ.get("GLMD_SLOW_READS",
+                            os.path.join(BUILD, "tests", "system", "libslow_reads.so"))
 LIMIT_S = 60
 
 

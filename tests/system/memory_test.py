@@ -153,6 +153,9 @@ class ControlGroup(unittest.TestCase):
             return "expert arena:" in daemon.read_log()
         wait_until(lower, "the arena to shrink")
         self.assertIn("memory.limit_in_bytes", daemon.read_log().split("expert arena:")[-1])
+        client.send("STATUS\n")
+        status = json.loads(client.read()[1])["engine"]
+        self.assertLess(status["experts"]["arena_bytes"], status["memory"]["arena_bytes"])
         self.set_limit(256 << 20)
         client.submit(2, "word " * 1000, 50, HOT, "seed=1")
         self.assertEqual(client.answer()[0], before)

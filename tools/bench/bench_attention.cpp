@@ -95,13 +95,17 @@ struct Bench {
   AlignedMemory scratch;
 };
 
-// Medians of one kind of work: its time, and its rates beside the two loops of the same run.
-struct Work {
-  std::string part;
-  int64_t products = 0, bytes = 0;  // of one call
-  // Called over [0, count); `round` chooses other memory each time.
+// Done over [0, count) by the team; `round` chooses other memory each time.
+struct Phase {
   int64_t count = 1, grain = 1;
   std::function<void(int round, int64_t begin, int64_t end, int thread)> run;
+};
+
+// One kind of work: its phases one after the other, what one call multiplies and reads.
+struct Work {
+  std::string part;
+  int64_t products = 0, bytes = 0;
+  std::vector<Phase> phases;
 };
 
 double measure(Bench& bench, const Work& work) {
@@ -120,9 +124,12 @@ double measure(Bench& bench, const Work& work) {
           sink[static_cast<size_t>(thread)] ^=
               bench.peak.read(bench.keys.memory.data() + begin, end - begin);
         });
-    const double work_seconds = measure_seconds(
-        bench.team, work.count, work.grain,
-        [&](int64_t begin, int64_t end, int thread) { work.run(i, begin, end, thread); });
+    double work_seconds = 0;
+    for (const Phase& phase : work.phases) {
+      work_seconds += measure_seconds(
+          bench.team, phase.count, phase.grain,
+          [&](int64_t begin, int64_t end, int thread) { phase.run(i, begin, end, thread); });
+    }
     if (i == 0) continue;  // warms up
     seconds.push_back(work_seconds);
     products.push_back(static_cast<double>(work.products) / work_seconds * 1e-9);
@@ -154,44 +161,86 @@ double measure(Bench& bench, const Work& work) {
   return median(seconds);
 }
 
-// Rows that each see `key_count` keys, all of `heads`; a part of the team's range is heads of a
-// row.
+// Rows that each see `key_count` keys. As in the model: many rows are shared out as rows and heads,
+// one row as spans of keys, merged in the end.
+struct AttentionRows {
+  AttentionRows(Bench& owner, int64_t rows, bool gathered)
+      : bench(owner),
+        key_count(owner.options.keys),
+        shares_spans(rows < owner.team.thread_count()),
+        queries(bell_values(rows * heads * width, 3)),
+        floats(static_cast<size_t>((shares_spans ? spans() : rows) * heads * (latent + 2))),
+        out(static_cast<size_t>(heads * latent)),
+        is_gathered(gathered) {
+    for (int64_t i = 0; is_gathered && i < key_count; ++i)
+      positions.push_back(static_cast<int32_t>(i * context / key_count));
+    for (int64_t i = 0; i < (shares_spans ? spans() : rows); ++i) {
+      float* part = floats.data() + i * heads * (latent + 2);
+      states.push_back({.max = part, .sum = part + heads, .out = part + 2 * heads});
+    }
+  }
+
+  int64_t spans() const { return attention_span_count(key_count); }
+
+  void attend(int round, int64_t row, int64_t span_begin, int64_t span_end, int64_t head_begin,
+              int64_t head_end, int thread, const AttentionState& state) {
+    const int64_t windows = std::max<int64_t>(1, context / key_count);
+    const AttentionInput input{
+        .queries = queries.data() + row * heads * width,
+        .heads = heads,
+        .latent = latent,
+        .rope = rope,
+        .cache = bench.keys.view(is_gathered ? 0 : round % windows * key_count),
+        .positions = is_gathered ? positions.data() : nullptr,
+        .key_count = key_count,
+        .scale = 1.0F / 16};
+    bench.kernels.attend_spans(input, span_begin, span_end, head_begin, head_end,
+                               bench.scratch_of(thread), state);
+  }
+
+  Bench& bench;
+  const int64_t key_count;
+  const bool shares_spans;
+  std::vector<float> queries, floats, out;
+  std::vector<AttentionState> states;  // of rows, or of spans
+  bool is_gathered;
+  std::vector<int32_t> positions;
+};
+
 Work attention_work(Bench& bench, std::string part, int64_t rows, bool is_gathered) {
-  const int64_t key_count = bench.options.keys;
-  const auto queries = std::make_shared<std::vector<float>>(bell_values(rows * heads * width, 3));
-  const auto out = std::make_shared<std::vector<float>>(rows * heads * (latent + 2));
-  const auto positions = std::make_shared<std::vector<int32_t>>();
-  for (int64_t i = 0; is_gathered && i < key_count; ++i)
-    positions->push_back(static_cast<int32_t>(i * context / key_count));
-  return {.part = std::move(part),
-          .products = rows * heads * key_count * (2 * latent + rope),
-          .bytes = rows == 1 ? key_count * width * 2 : 0,
-          .count = rows * heads,
-          .grain = heads_grain,
-          .run = [=, &bench](int round, int64_t begin, int64_t end, int thread) {
-            const int64_t windows = std::max<int64_t>(1, context / key_count);
-            const int64_t first = is_gathered ? 0 : round % windows * key_count;
-            for (int64_t pair = begin; pair < end;) {
-              const int64_t row = pair / heads, head = pair % heads;
-              const int64_t head_end = std::min(heads, head + end - pair);
-              const AttentionInput input{.queries = queries->data() + row * heads * width,
-                                         .heads = heads,
-                                         .latent = latent,
-                                         .rope = rope,
-                                         .cache = bench.keys.view(first),
-                                         .positions = is_gathered ? positions->data() : nullptr,
-                                         .key_count = key_count,
-                                         .scale = 1.0F / 16};
-              float* state_floats = out->data() + row * heads * (latent + 2);
-              const AttentionState state{.max = state_floats,
-                                         .sum = state_floats + heads,
-                                         .out = state_floats + 2 * heads};
-              bench.kernels.attend_spans(input, 0, attention_span_count(key_count), head, head_end,
-                                         bench.scratch_of(thread), state);
-              bench.kernels.finish_attention(&state, 1, latent, head, head_end, state.out);
-              pair += head_end - head;
-            }
-          }};
+  const auto all = std::make_shared<AttentionRows>(bench, rows, is_gathered);
+  Work work{.part = std::move(part),
+            .products = rows * heads * all->key_count * (2 * latent + rope),
+            .bytes = rows == 1 ? all->key_count * width * 2 : 0,
+            .phases = {}};
+  const KernelTable& kernels = bench.kernels;
+  if (all->shares_spans) {
+    work.phases.push_back(
+        {.count = all->spans(), .run = [all](int round, int64_t begin, int64_t end, int thread) {
+           for (int64_t span = begin; span < end; ++span)
+             all->attend(round, 0, span, span + 1, 0, heads, thread, all->states[span]);
+         }});
+    work.phases.push_back(
+        {.count = heads, .run = [all, &kernels](int, int64_t begin, int64_t end, int) {
+           kernels.finish_attention(all->states.data(), all->spans(), latent, begin, end,
+                                    all->out.data());
+         }});
+    return work;
+  }
+  work.phases.push_back({.count = rows * heads,
+                         .grain = heads_grain,
+                         .run = [all, &kernels](int round, int64_t begin, int64_t end, int thread) {
+                           for (int64_t pair = begin; pair < end;) {
+                             const int64_t row = pair / heads, head = pair % heads;
+                             const int64_t head_end = std::min(heads, head + end - pair);
+                             const AttentionState& state = all->states[row];
+                             all->attend(round, row, 0, all->spans(), head, head_end, thread,
+                                         state);
+                             kernels.finish_attention(&state, 1, latent, head, head_end, state.out);
+                             pair += head_end - head;
+                           }
+                         }});
+  return work;
 }
 
 Work index_work(Bench& bench, const std::shared_ptr<std::vector<float>>& scores) {
@@ -201,32 +250,33 @@ Work index_work(Bench& bench, const std::shared_ptr<std::vector<float>>& scores)
   return {.part = "index 32k",
           .products = context * index_heads * index_width,
           .bytes = context * index_width * 2,
-          .count = context,
-          .grain = cache_block_tokens,
-          .run = [=, &bench](int round, int64_t begin, int64_t end, int thread) {
-            bench.kernels.index_scores(queries->data(), weights->data(), index_heads,
-                                       bench.index_keys.view(round % 4 * context), 0.0884F,
-                                       bench.scratch_of(thread), scores->data(), begin, end);
-          }};
+          .phases = {{.count = context,
+                      .grain = cache_block_tokens,
+                      .run = [=, &bench](int round, int64_t begin, int64_t end, int thread) {
+                        bench.kernels.index_scores(queries->data(), weights->data(), index_heads,
+                                                   bench.index_keys.view(round % 4 * context),
+                                                   0.0884F, bench.scratch_of(thread),
+                                                   scores->data(), begin, end);
+                      }}}};
 }
 
 Work top_work(Bench& bench) {
   const auto scores = std::make_shared<std::vector<float>>(bell_values(context, 6));
   const auto scratch = std::make_shared<std::vector<int32_t>>(top_scratch_ints(context));
   const auto positions = std::make_shared<std::vector<int32_t>>(index_topk);
-  return {.part = "top 2048/32k", .run = [=, &bench](int, int64_t, int64_t, int) {
-            bench.kernels.select_top(scores->data(), context, index_topk, scratch->data(),
-                                     positions->data());
-          }};
+  return {.part = "top 2048/32k", .phases = {{.run = [=, &bench](int, int64_t, int64_t, int) {
+                                    bench.kernels.select_top(scores->data(), context, index_topk,
+                                                             scratch->data(), positions->data());
+                                  }}}};
 }
 
-Work sampling_work(std::string part, const SamplingOptions& sampling) {
+Work sampling_work(std::string part, const KernelTable& kernels, const SamplingOptions& sampling) {
   const auto logits = std::make_shared<std::vector<float>>(bell_values(vocabulary, 8));
   for (float& logit : *logits) logit *= 6.0F;
-  const auto sampler = std::make_shared<Sampler>();
-  return {.part = std::move(part), .run = [=](int round, int64_t, int64_t, int) {
-            CHECK(sampler->sample(*logits, sampling, round).ok());
-          }};
+  const auto sampler = std::make_shared<Sampler>(std::vector<uint8_t>{}, kernels);
+  return {.part = std::move(part), .phases = {{.run = [=](int round, int64_t, int64_t, int) {
+                                     CHECK(sampler->sample(*logits, sampling, round).ok());
+                                   }}}};
 }
 
 void bench_all(const KernelTable& kernels, int thread_count, const Options& options) {
@@ -237,9 +287,9 @@ void bench_all(const KernelTable& kernels, int thread_count, const Options& opti
   const auto scores = std::make_shared<std::vector<float>>(context);
   const double index = measure(bench, index_work(bench, scores));
   const double top = measure(bench, top_work(bench));
-  measure(bench, sampling_work("greedy", {}));
-  measure(bench, sampling_work("temperature", {.temperature = 1, .top_p = 1, .seed = 1}));
-  measure(bench, sampling_work("top_p", {.temperature = 1, .top_p = 0.95, .seed = 1}));
+  measure(bench, sampling_work("greedy", kernels, {}));
+  measure(bench, sampling_work("temperature", kernels, {.temperature = 1, .top_p = 1, .seed = 1}));
+  measure(bench, sampling_work("top_p", kernels, {.temperature = 1, .top_p = 0.95, .seed = 1}));
   const double cost = index_layers * (index + top) + layers * (far - near);
   report({.bench = "attention",
           .varied = {{"kernels", kernels.name}, {"threads", int64_t{thread_count}}},

@@ -189,6 +189,7 @@ Result<std::unique_ptr<Model>> open_slice(const Container& container, const Opti
   model.kernels = find_kernels("auto");
   model.arena_bytes = std::max(arena_bytes, sizes.arena_bytes_min);
   model.kv_pool_bytes = 2 * (text_tokens + cache_block_tokens) * sizes.kv_bytes_per_token;
+  model.verify = Verify::off;  // as when every expert was read before
   model.look_ahead = options.look_ahead;
   model.routing = &routing;
   model.reader.kind = options.reader;

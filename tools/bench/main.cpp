@@ -3,8 +3,8 @@
 
 #include "bench_attention.h"
 #include "bench_kernels.h"
-#include "bench_step.h"
 #include "bench_reads.h"
+#include "bench_step.h"
 #include "bench_stream.h"
 
 int main(int argc, char** argv) {
@@ -12,10 +12,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "glmd-bench " GLMD_VERSION);
   app.require_subcommand(1);
   const glmd::BenchCommand commands[] = {
-      glmd::add_kernels_command(app),
-      glmd::add_step_command(app),
-      glmd::add_attention_command(app),
-      glmd::add_reads_command(app),
+      glmd::add_kernels_command(app),   glmd::add_step_command(app),
+      glmd::add_attention_command(app), glmd::add_reads_command(app),
       glmd::add_stream_command(app),
   };
   CLI11_PARSE(app, argc, argv);

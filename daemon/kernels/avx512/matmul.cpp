@@ -329,7 +329,8 @@ void multiply_many(const Matrix& w, const Activations& x, float* y, int64_t y_st
     const int64_t stretch = panel_entries / rows, tiles_at_once = sum_entries / rows * set_tiles;
     for (int64_t first = begin_tile; first < end_tile; first += tiles_at_once) {
       const int64_t last = at_most(end_tile, first + tiles_at_once);
-      memset(sums, 0, sizeof sums);
+      const int64_t sets = (last - first + set_tiles - 1) / set_tiles;
+      memset(sums, 0, static_cast<size_t>(sets * rows) * sizeof *sums);
       for (int64_t group = 0; group < tiles.groups; group += stretch) {
         const int64_t now = at_most(tiles.groups - group, stretch);
         if (first == begin_tile || now < tiles.groups) {
@@ -363,6 +364,7 @@ void multiply(const Matrix& w, const Activations& x, float* y, int64_t y_stride,
               int64_t end) {
   DCHECK(begin % tile_rows == 0);
   DCHECK(w.columns == x.columns);
+  if (x.row_count == 0) return;
   if (x.row_count <= few_rows) multiply_few<Block, parts>(w, x, y, y_stride, begin, end);
   if (x.row_count > few_rows) multiply_many<Block, parts>(w, x, y, y_stride, begin, end);
 }

@@ -94,14 +94,15 @@ void run_shared(const Compute& compute, const CheckpointConfig& config, const La
 // The next layer's router on the state as far as it is known: this layer's attention and shared
 // expert are in it, its routed experts and the next attention are not.
 Result<void> guess_next(const Compute& compute, const CheckpointConfig& config,
-                        const LayerWeights& next, int64_t row_count, Workspace& workspace) {
+                        const LayerWeights& next, int64_t row_count, const float* shared,
+                        Workspace& workspace) {
   const int64_t hidden = config.hidden_size;
   float* state = grown(workspace.guess_state, row_count * hidden);
   compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       float* x = state + row * hidden;
       std::copy_n(workspace.hidden.data() + row * hidden, hidden, x);
-      compute.kernels.add_scaled(x, workspace.update.data() + row * hidden, 1.0F, hidden);
+      if (shared != nullptr) compute.kernels.add_scaled(x, shared + row * hidden, 1.0F, hidden);
       compute.kernels.rms_norm(x, next.post_attention_norm, hidden,
                                static_cast<float>(config.rms_norm_eps), x);
     }
@@ -109,35 +110,6 @@ Result<void> guess_next(const Compute& compute, const CheckpointConfig& config,
   workspace.guess_rows.set(state, hidden, row_count, hidden);
   return route(compute, config, *next.routed, workspace.guess_rows, row_count,
                workspace.guess_scores, workspace.guess_choices, workspace);
-}
-
-// Reads what the next layer is likely to want, the surest first; all of a stream's, as it lies on
-// disk. A guess that fails costs nothing but itself.
-void read_ahead(const Compute& compute, const CheckpointConfig& config, const RoutedLayer& routed,
-                ExpertCache& cache, std::span<const PassRow> rows, Workspace& workspace) {
-  const LayerWeights& next = *routed.next;
-  const auto row_count = static_cast<int64_t>(rows.size());
-  const int64_t chosen = config.experts_per_token;
-  if (!guess_next(compute, config, next, row_count, workspace).ok()) return;
-  std::vector<int32_t> guesses;
-  for (int64_t row = 0; row < row_count; ++row) {
-    const std::span<Choice> choices{workspace.guess_choices.data() + row * chosen,
-                                    static_cast<size_t>(chosen)};
-    if (routed.routing != nullptr) {
-      routed.routing->guess(routed.layer + 1, rows[row].position, choices);
-    }
-    for (const Choice& choice : choices) {
-      guesses.push_back(next.routed->experts.first + choice.expert);
-    }
-  }
-  std::vector<int32_t> experts = rank_guesses(guesses, chosen);
-  if (routed.pace == Pace::stream) {
-    std::sort(experts.begin(), experts.end(),
-              [&](int32_t a, int32_t b) { return cache.is_stored_before(a, b); });
-  }
-  for (const int32_t expert : experts) {
-    if (cache.is_absent(expert) && !cache.read_ahead(expert)) return;
-  }
 }
 
 // The sum of a row's experts in routing order, then the shared one, into workspace.update.
@@ -159,6 +131,35 @@ void combine(const Compute& compute, const CheckpointConfig& config, int64_t row
 }
 
 }  // namespace
+
+// The surest first; all of a stream's, as it lies on disk.
+void read_ahead(const Compute& compute, const CheckpointConfig& config, const RoutedLayer& routed,
+                ExpertCache& cache, std::span<const PassRow> rows, const float* shared,
+                Workspace& workspace) {
+  const LayerWeights& next = *routed.next;
+  const auto row_count = static_cast<int64_t>(rows.size());
+  const int64_t chosen = config.experts_per_token;
+  if (!guess_next(compute, config, next, row_count, shared, workspace).ok()) return;
+  std::vector<int32_t> guesses;
+  for (int64_t row = 0; row < row_count; ++row) {
+    const std::span<Choice> choices{workspace.guess_choices.data() + row * chosen,
+                                    static_cast<size_t>(chosen)};
+    if (routed.routing != nullptr) {
+      routed.routing->guess(routed.layer + 1, rows[row].position, choices);
+    }
+    for (const Choice& choice : choices) {
+      guesses.push_back(next.routed->experts.first + choice.expert);
+    }
+  }
+  std::vector<int32_t> experts = rank_guesses(guesses, chosen);
+  if (routed.pace == Pace::stream) {
+    std::sort(experts.begin(), experts.end(),
+              [&](int32_t a, int32_t b) { return cache.is_stored_before(a, b); });
+  }
+  for (const int32_t expert : experts) {
+    if (cache.is_absent(expert) && !cache.read_ahead(expert)) return;
+  }
+}
 
 Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConfig& config,
                                     const RoutedLayer& routed, ExpertCache& cache,
@@ -190,7 +191,8 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
                           run_shared(compute, config, routed.weights, row_count, workspace);
                           mark(workspace.times, StepPart::shared_expert);
                           if (routed.next != nullptr)
-                            read_ahead(compute, config, routed, cache, rows, workspace);
+                            read_ahead(compute, config, routed, cache, rows,
+                                       workspace.update.data(), workspace);
                         }};
   TRY(run_experts(cache, compute, step, input, workspace.experts, outputs));
   combine(compute, config, row_count, workspace);

@@ -25,4 +25,11 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
                                     const RoutedLayer& routed, ExpertCache& cache,
                                     std::span<const PassRow> rows, Workspace& workspace);
 
+// Reads what `routed.next` is likely to want: its router on workspace.hidden and, where `shared` is
+// not null, this layer's shared expert [rows][hidden]. A routed layer does so by itself, a dense
+// one before its own arithmetic. A guess that fails costs nothing but itself.
+void read_ahead(const Compute& compute, const CheckpointConfig& config, const RoutedLayer& routed,
+                ExpertCache& cache, std::span<const PassRow> rows, const float* shared,
+                Workspace& workspace);
+
 }  // namespace glmd

@@ -75,9 +75,8 @@ class RowAttention {
   }
 
   void run() {
-    const int64_t groups = std::max<int64_t>(1, heads_ / heads_wanted);
-    if (row_count_ * groups >= threads_) {
-      run_rows(groups);
+    if (row_count_ >= threads_) {
+      run_rows(std::max<int64_t>(1, heads_ / heads_wanted));
     } else {
       run_spans();
     }

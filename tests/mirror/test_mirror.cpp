@@ -1,0 +1,156 @@
+// Mirrors: what is staged is read together with the container, bit for bit; what is not of this
+// container, or spoilt, is found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "platform/aligned_memory.h"
+#include "platform/file.h"
+#include "storage/manifest.h"
+#include "storage/mirror.h"
+#include "storage/replica_set.h"
+#include "tests/convert/tiny_checkpoint.h"
+#include "tools/convert/converter.h"
+#include "tools/mirror/staging.h"
+
+namespace glmd {
+namespace {
+
+class MirrorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::TinyCheckpoint::make().write(folder_ / "source");
+    const Result<void> converted = convert(
+        {.source = folder_ / "source", .target = folder_ / "c", .policies = {}, .ignored = {}},
+        [](const ConvertProgress&) { return true; });
+    ASSERT_TRUE(converted.ok()) << converted.error().message;
+    container_.emplace(Container::open(folder_ / "c").value());
+  }
+
+  Result<void> stage(const MirrorPlan& plan) {
+    return stage_mirror(*container_, plan, folder_ / "m", 0,
+                        [](const StageProgress&) { return true; });
+  }
+  MirrorPlan whole() { return plan_mirror(even_order(*container_), INT64_MAX); }
+  MirrorPlan first(size_t count) {
+    MirrorPlan plan = whole();
+    plan.experts.resize(count);
+    plan.bytes = 0;
+    for (const Tensor* tensor : plan.experts) plan.bytes += tensor->bytes;
+    return plan;
+  }
+  void expect_right_bytes(BlockReader& reader) {
+    for (const Tensor* tensor : even_order(*container_)) {
+      AlignedMemory memory = AlignedMemory::allocate(tensor->bytes).value();
+      reader.submit({.file = tensor->file,
+                     .offset = tensor->offset,
+                     .bytes = tensor->bytes,
+                     .target = memory.data(),
+                     .tag = 1});
+      const ReadCompletion completion = reader.wait();
+      ASSERT_TRUE(completion.result.ok()) << completion.result.error().message;
+      EXPECT_EQ(hash_bytes(memory.bytes()), tensor->hash) << tensor->name;
+    }
+  }
+
+  test::TemporaryFolder folder_;
+  std::optional<Container> container_;
+};
+
+TEST_F(MirrorTest, a_partial_mirror_is_sound_and_read_with_the_container) {
+  ASSERT_TRUE(stage(first(3)).ok());
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+  EXPECT_EQ(Mirror::open(folder_ / "m", *container_).value().expert_places.size(), 3U);
+  OpenedReader opened = open_expert_reader(*container_, {folder_ / "m"}, {}).value();
+  expect_right_bytes(*opened.reader);
+  EXPECT_TRUE(opened.reader->take_events().empty());
+  EXPECT_GT(opened.reader->disks()[1].counters.bytes, 0);
+}
+
+TEST_F(MirrorTest, a_plain_copy_of_the_container_is_a_mirror) {
+  std::filesystem::copy(folder_ / "c", folder_ / "m");
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+  OpenedReader opened = open_expert_reader(*container_, {folder_ / "m"}, {}).value();
+  expect_right_bytes(*opened.reader);
+}
+
+TEST_F(MirrorTest, a_mirror_deleted_under_the_reader_is_survived) {
+  ASSERT_TRUE(stage(whole()).ok());
+  OpenedReader opened = open_expert_reader(*container_, {folder_ / "m"}, {}).value();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "m")) {
+    std::filesystem::resize_file(entry.path(), 0);
+  }
+  expect_right_bytes(*opened.reader);
+  EXPECT_EQ(opened.reader->take_events().size(), 1U);
+}
+
+TEST_F(MirrorTest, of_another_container_it_is_refused_with_both_identities) {
+  ASSERT_TRUE(stage(first(1)).ok());
+  MirrorManifest manifest = MirrorManifest::read(folder_ / "m").value();
+  manifest.identity ^= 1;
+  test::write_text(folder_ / "m/mirror.json", manifest.to_json().to_string());
+  const auto opened = open_expert_reader(*container_, {folder_ / "m"}, {});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.error().message,
+              testing::AllOf(testing::HasSubstr(hash_text(manifest.identity)),
+                             testing::HasSubstr(hash_text(container_->identity()))));
+}
+
+TEST_F(MirrorTest, a_flipped_bit_is_found_and_named) {
+  const MirrorPlan plan = first(2);
+  ASSERT_TRUE(stage(plan).ok());
+  const Tensor& tensor = *plan.experts[1];
+  const std::string path =
+      folder_ / ("m/" + std::filesystem::path(container_->files()[static_cast<size_t>(tensor.file)])
+                            .filename()
+                            .string());
+  std::string text = test::read_text(path);
+  text[static_cast<size_t>(tensor.offset) + 5] ^= 1;
+  test::write_text(path, text);
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"),
+              testing::ElementsAre(testing::HasSubstr(tensor.name + ": checksum")));
+}
+
+TEST_F(MirrorTest, staging_continues_where_it_was_stopped_and_appears_whole) {
+  int64_t reports = 0;
+  const Result<void> stopped = stage_mirror(*container_, whole(), folder_ / "m", 0,
+                                            [&](const StageProgress&) { return ++reports < 3; });
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().kind, ErrorKind::cancelled);
+  EXPECT_FALSE(path_exists(folder_ / "m"));
+  StageProgress last;
+  const Result<void> staged =
+      stage_mirror(*container_, whole(), folder_ / "m", 0, [&](const StageProgress& progress) {
+        last = progress;
+        return true;
+      });
+  ASSERT_TRUE(staged.ok()) << staged.error().message;
+  EXPECT_GT(last.bytes_kept, 0);
+  EXPECT_EQ(last.bytes_done, last.bytes_total);
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+  EXPECT_FALSE(path_exists(folder_ / "m.partial"));
+}
+
+TEST_F(MirrorTest, without_room_nothing_is_begun) {
+  const Result<void> staged = stage_mirror(*container_, whole(), folder_ / "m", INT64_MAX,
+                                           [](const StageProgress&) { return true; });
+  ASSERT_FALSE(staged.ok());
+  EXPECT_EQ(staged.error().kind, ErrorKind::no_memory);
+  EXPECT_FALSE(path_exists(folder_ / "m.partial"));
+}
+
+TEST_F(MirrorTest, the_plan_follows_the_order_and_the_bytes) {
+  const std::vector<const Tensor*> even = even_order(*container_);
+  test::write_text(folder_ / "order", "1 2\n");
+  const auto order = read_order(folder_ / "order", *container_).value();
+  EXPECT_EQ(order.size(), even.size());
+  EXPECT_EQ(order[0]->name, "layers.1.experts.2");
+  EXPECT_EQ(plan_mirror(order, order[0]->bytes).experts.size(), 1U);
+  test::write_text(folder_ / "order", "0 2\n");
+  EXPECT_THAT(read_order(folder_ / "order", *container_).error().message,
+              testing::HasSubstr("line 1"));
+}
+
+}  // namespace
+}  // namespace glmd

@@ -1,0 +1,109 @@
+// glmd-mirror: copies of a container's experts on further disks, from which glmd --mirror reads.
+#include <fmt/format.h>
+#include <sysexits.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "tools/mirror/staging.h"
+
+namespace glmd {
+namespace {
+
+volatile std::sig_atomic_t wants_stop = 0;
+
+struct Options {
+  std::string container, folder, order;
+  int64_t bytes = INT64_MAX;
+  int64_t reserve_bytes = int64_t{2} << 30;
+};
+
+Result<MirrorPlan> plan_of(const Options& options, const Container& container) {
+  const auto order =
+      options.order.empty() ? Result(even_order(container)) : read_order(options.order, container);
+  const int64_t available = TRY(mirror_bytes_available(options.folder, options.reserve_bytes));
+  return plan_mirror(TRY(order), std::min(options.bytes, available));
+}
+
+int64_t count_experts(const Container& container) {
+  return static_cast<int64_t>(even_order(container).size());
+}
+
+Result<void> plan(const Options& options) {
+  const Container container = TRY(Container::open(options.container));
+  const MirrorPlan plan = TRY(plan_of(options, container));
+  fmt::print("{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
+             count_experts(container), static_cast<double>(plan.bytes) / 1e6);
+  return {};
+}
+
+Result<void> stage(const Options& options) {
+  const Container container = TRY(Container::open(options.container));
+  const MirrorPlan plan = TRY(plan_of(options, container));
+  int64_t shown_percent = -1;
+  TRY(stage_mirror(container, plan, options.folder, options.reserve_bytes,
+                   [&](const StageProgress& progress) {
+                     const int64_t percent = progress.bytes_done * 100 / progress.bytes_total;
+                     if (percent / 5 != shown_percent / 5 || shown_percent < 0) {
+                       fmt::print(stderr, "glmd-mirror: {} % of {:.1f} MB\n", percent,
+                                  static_cast<double>(progress.bytes_total) / 1e6);
+                     }
+                     shown_percent = percent;
+                     return wants_stop == 0;
+                   }));
+  fmt::print("{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
+             count_experts(container), static_cast<double>(plan.bytes) / 1e6);
+  return {};
+}
+
+Result<void> verify(const Options& options) {
+  const Container container = TRY(Container::open(options.container));
+  const std::vector<std::string> problems = verify_mirror(container, options.folder);
+  for (const std::string& problem : problems) fmt::print(stderr, "glmd-mirror: {}\n", problem);
+  if (!problems.empty()) {
+    return error(ErrorKind::corrupt, "{}: {} problems", options.folder, problems.size());
+  }
+  fmt::print("{}: sound\n", options.folder);
+  return {};
+}
+
+}  // namespace
+}  // namespace glmd
+
+int main(int argc, char** argv) {
+  glmd::Options options;
+  CLI::App app("Keeps copies of a container's experts on further disks.", "glmd-mirror");
+  app.set_version_flag("--version", "glmd-mirror " GLMD_VERSION);
+  app.require_subcommand(1);
+  const auto add = [&](const char* name, const char* help) {
+    CLI::App* command = app.add_subcommand(name, help);
+    command->add_option("CONTAINER", options.container, "folder that glmd serves")->required();
+    command->add_option("FOLDER", options.folder, "the mirror, on another disk")->required();
+    return command;
+  };
+  CLI::App* plan = add("plan", "say how many experts would be copied");
+  CLI::App* stage = add("stage", "copy them; continues what was interrupted");
+  add("verify", "read all of a mirror and compare the checksums");
+  for (CLI::App* command : {plan, stage}) {
+    command->add_option("--bytes", options.bytes, "at most, e.g. 200G (default: what is free)")
+        ->transform(CLI::AsSizeValue(false));
+    command->add_option("--reserve", options.reserve_bytes, "to leave free (default 2G)")
+        ->transform(CLI::AsSizeValue(false));
+    command->add_option("--order", options.order, "lines LAYER EXPERT, most used first")
+        ->check(CLI::ExistingFile);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& failure) {
+    return app.exit(failure) == 0 ? EX_OK : EX_USAGE;
+  }
+  std::signal(SIGINT, [](int) { glmd::wants_stop = 1; });
+  std::signal(SIGTERM, [](int) { glmd::wants_stop = 1; });
+  const glmd::Result<void> result = plan->parsed()    ? glmd::plan(options)
+                                    : stage->parsed() ? glmd::stage(options)
+                                                      : glmd::verify(options);
+  if (result.ok()) return EX_OK;
+  fmt::print(stderr, "glmd-mirror: {}\n", result.error().message);
+  return glmd::exit_code(result.error().kind);
+}

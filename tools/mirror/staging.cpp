@@ -1,0 +1,160 @@
+#include "tools/mirror/staging.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "platform/file.h"
+#include "storage/manifest.h"
+#include "storage/mirror.h"
+
+namespace glmd {
+namespace {
+
+std::string partial_of(const std::string& folder) {
+  return folder + ".partial";
+}
+
+std::string parent_of(const std::string& folder) {
+  const std::string parent = std::filesystem::path(folder).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+Error system_error(const std::string& path, std::string_view doing) {
+  return error(ErrorKind::io, "{}: {}: {}", path, doing, std::strerror(errno));
+}
+
+Result<void> sync_folder(const std::string& path) {
+  File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+  if (folder.descriptor() < 0) return system_error(path, "open");
+  return folder.sync();
+}
+
+// Kept where it exists; a new one is one hole of that size.
+Result<File> open_target(const std::string& path, int64_t bytes) {
+  File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
+  if (file.descriptor() < 0) return system_error(path, "open");
+  if (::ftruncate(file.descriptor(), bytes) != 0) return system_error(path, "set size");
+  return file;
+}
+
+bool is_there(const File& file, const Tensor& tensor, std::vector<uint8_t>& buffer) {
+  buffer.resize(static_cast<size_t>(tensor.bytes));
+  return file.read_at(tensor.offset, buffer).ok() && hash_bytes(buffer) == tensor.hash;
+}
+
+int64_t blocks_bytes(const std::string& path) {
+  struct stat status;
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<int64_t>(status.st_blocks) * 512 : 0;
+}
+
+std::string target_path(const Container& container, int32_t file, const std::string& folder) {
+  const std::filesystem::path original(container.files()[static_cast<size_t>(file)]);
+  return folder + "/" + original.filename().string();
+}
+
+// The experts of one file, in the order of their bytes. False where `report` wants to stop.
+Result<bool> stage_file(const Container& container, int32_t index,
+                        std::vector<const Tensor*> tensors, const std::string& folder,
+                        StageProgress& progress,
+                        const std::function<bool(const StageProgress&)>& report) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Tensor* a, const Tensor* b) { return a->offset < b->offset; });
+  const File original = TRY(File::open_read_only(container.files()[static_cast<size_t>(index)]));
+  const int64_t bytes = TRY(original.size_bytes());
+  File target = TRY(open_target(target_path(container, index, folder), bytes));
+  std::vector<uint8_t> buffer;
+  for (const Tensor* tensor : tensors) {
+    if (is_there(target, *tensor, buffer)) {
+      progress.bytes_kept += tensor->bytes;
+    } else {
+      TRY(container.read(*tensor, buffer));  // checks its hash
+      TRY_CONTEXT(target.write_at(tensor->offset, buffer), tensor->name);
+    }
+    progress.bytes_done += tensor->bytes;
+    if (!report(progress)) return false;
+  }
+  TRY(target.sync());
+  return true;
+}
+
+}  // namespace
+
+Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes) {
+  std::error_code failure;
+  const std::filesystem::space_info space = std::filesystem::space(parent_of(folder), failure);
+  if (failure) {
+    return error(ErrorKind::not_found, "{}: free space: {}", parent_of(folder), failure.message());
+  }
+  auto bytes = static_cast<int64_t>(space.available);
+  const std::string partial = partial_of(folder);
+  if (path_exists(partial)) {
+    for (const std::string& name : TRY(list_directory(partial))) {
+      bytes += blocks_bytes(partial + "/" + name);
+    }
+  }
+  return std::max<int64_t>(0, bytes - reserve_bytes);
+}
+
+Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
+                          const std::string& folder, int64_t reserve_bytes,
+                          const std::function<bool(const StageProgress&)>& report) {
+  if (path_exists(folder)) {
+    return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
+  }
+  if (plan.experts.empty()) return error(ErrorKind::usage, "{}: no expert fits", folder);
+  const int64_t available = TRY(mirror_bytes_available(folder, reserve_bytes));
+  if (plan.bytes > available) {
+    return error(ErrorKind::no_memory, "{}: wanted {} bytes free beside a reserve of {}, got {}",
+                 parent_of(folder), plan.bytes, reserve_bytes, available);
+  }
+  const std::string partial = partial_of(folder);
+  if (::mkdir(partial.c_str(), 0755) != 0 && errno != EEXIST) {
+    return system_error(partial, "make folder");
+  }
+  std::map<int32_t, std::vector<const Tensor*>> by_file;
+  MirrorManifest manifest;
+  manifest.identity = container.identity();
+  for (const Tensor* tensor : plan.experts) {
+    by_file[tensor->file].push_back(tensor);
+    manifest.experts[tensor->name] = tensor->hash;
+  }
+  StageProgress progress{.bytes_total = plan.bytes};
+  for (auto& [file, tensors] : by_file) {
+    if (!TRY(stage_file(container, file, std::move(tensors), partial, progress, report))) {
+      return error(ErrorKind::cancelled, "{}: stopped; the same command continues", partial);
+    }
+  }
+  TRY(write_file_atomically(partial + "/" + MirrorManifest::file_name,
+                            manifest.to_json().to_string() + "\n"));
+  TRY(sync_folder(partial));
+  if (::rename(partial.c_str(), folder.c_str()) != 0) return system_error(partial, "rename");
+  return sync_folder(parent_of(folder));
+}
+
+std::vector<std::string> verify_mirror(const Container& container, const std::string& folder) {
+  const Result<Mirror> mirror = Mirror::open(folder, container);
+  if (!mirror.ok()) return {mirror.error().message};
+  std::vector<std::string> problems;
+  std::vector<uint8_t> buffer;
+  for (const auto& [name, tensor] : container.tensors()) {
+    if (!mirror.value().expert_places.contains({tensor.file, tensor.offset})) continue;
+    const std::string path = target_path(container, tensor.file, folder);
+    const Result<File> file = File::open_read_only(path);
+    if (!file.ok()) {
+      problems.push_back(file.error().message);
+    } else if (!is_there(file.value(), tensor, buffer)) {
+      problems.push_back(fmt::format("{}: {}: checksum: wanted {:016x}, got {:016x}", path, name,
+                                     tensor.hash, hash_bytes(buffer)));
+    }
+  }
+  return problems;
+}
+
+}  // namespace glmd

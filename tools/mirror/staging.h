@@ -1,0 +1,31 @@
+// Copies experts to a mirror, and checks one. A mirror is there whole or not at all: it is made
+// beside its place, as FOLDER.partial, synced, and renamed. Staging again after an interruption
+// keeps what is there and right.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/mirror/mirror_plan.h"
+
+namespace glmd {
+
+struct StageProgress {
+  int64_t bytes_done = 0, bytes_total = 0;
+  int64_t bytes_kept = 0;  // of those done, from an earlier run
+};
+
+// What a mirror at `folder` may take: free space, and what an earlier run left, less the reserve.
+Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes);
+
+// `report` returns false to stop; then the next run continues.
+Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
+                          const std::string& folder, int64_t reserve_bytes,
+                          const std::function<bool(const StageProgress&)>& report);
+
+// Every problem, a line each; empty: sound.
+std::vector<std::string> verify_mirror(const Container& container, const std::string& folder);
+
+}  // namespace glmd
