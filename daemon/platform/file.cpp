@@ -196,7 +196,8 @@ Result<std::vector<std::string>> list_directory(const std::string& path) {
 }
 
 bool path_exists(const std::string& path) {
-  return ::access(path.c_str(), F_OK) == 0;
+  // Where a folder on the way may not be searched, say, whoever opens the file says so.
+  return ::access(path.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 }  // namespace glmd

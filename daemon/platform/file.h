@@ -50,6 +50,6 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 Result<void> write_file_atomically(const std::string& path, std::string_view content,
                                    uint32_t mode = 0644);
 Result<std::vector<std::string>> list_directory(const std::string& path);  // names, sorted
-bool path_exists(const std::string& path);
+bool path_exists(const std::string& path);  // false only where it certainly does not
 
 }  // namespace glmd

@@ -12,6 +12,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t config_bytes_max = int64_t{16} << 20;
+constexpr int64_t accompanying_bytes_max = int64_t{256} << 20;
 constexpr int64_t manifest_bytes_max = int64_t{256} << 20;
 constexpr int64_t expert_alignment = 4096;
 constexpr int64_t read_piece_bytes = int64_t{32} << 20;  // a third of a second at 100 MB/s
@@ -28,10 +29,47 @@ Result<Manifest> read_manifest(const std::string& folder, Json* json_out) {
   return manifest;
 }
 
-Result<CheckpointConfig> read_checkpoint(const std::string& folder, bool has_draft_layer,
+// What tensors and token ids mean: with another one of these the answers would be wrong.
+constexpr const char* binding_names[] = {"config.json", "tokenizer.json"};
+
+bool is_binding(std::string_view name) {
+  return std::find(std::begin(binding_names), std::end(binding_names), name) !=
+         std::end(binding_names);
+}
+
+std::string remedy(std::string_view name) {
+  return name == "config.json" ? "; other settings need another conversion of the checkpoint" : "";
+}
+
+// Whether a file is still what glmd.json recorded; its text.
+Result<std::string> read_recorded(const std::string& folder,
+                                  const Manifest::AccompanyingFile& wanted) {
+  const std::string path = folder + "/" + wanted.name;
+  std::string text = TRY(read_file(path, accompanying_bytes_max));
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (bytes != wanted.bytes) {
+    return error(ErrorKind::corrupt, "{}: changed after the conversion: wanted {} bytes, got {}{}",
+                 path, wanted.bytes, bytes, remedy(wanted.name));
+  }
+  const uint64_t hash = hash_bytes(text);
+  if (hash != wanted.hash) {
+    return error(ErrorKind::corrupt,
+                 "{}: changed after the conversion: checksum: wanted {:016x}, got {:016x}{}", path,
+                 wanted.hash, hash, remedy(wanted.name));
+  }
+  return text;
+}
+
+Result<CheckpointConfig> read_checkpoint(const std::string& folder, const Manifest& manifest,
                                          Json& json) {
+  const bool has_draft_layer = manifest.has_draft_layer;
   const std::string path = folder + "/config.json";
-  json = TRY(read_json_file(path, config_bytes_max));
+  if (const Manifest::AccompanyingFile* wanted = manifest.find_accompanying("config.json")) {
+    const std::string text = TRY(read_recorded(folder, *wanted));
+    json = TRY(parse_json(text, path));
+  } else {
+    json = TRY(read_json_file(path, config_bytes_max));
+  }
   CheckpointConfig config = TRY(CheckpointConfig::parse(json, path));
   const std::string generation_path = folder + "/generation_config.json";
   if (path_exists(generation_path)) {
@@ -195,7 +233,9 @@ Result<Container> Container::open(const std::string& folder) {
   Container container;
   container.folder_ = folder;
   const Manifest manifest = TRY(read_manifest(folder, &container.manifest_));
-  container.checkpoint_ = TRY(read_checkpoint(folder, manifest.has_draft_layer, container.config_));
+  container.checkpoint_ = TRY(read_checkpoint(folder, manifest, container.config_));
+  if (const Manifest::AccompanyingFile* wanted = manifest.find_accompanying("tokenizer.json"))
+    TRY(read_recorded(folder, *wanted));
   TRY(check_no_extra_files(folder, manifest));
   for (const Manifest::FileEntry& entry : manifest.files) {
     const std::string path = folder + "/" + entry.name;
@@ -247,6 +287,11 @@ std::vector<std::string> Container::verify(const std::string& folder) {
   std::vector<std::string> problems;
   const Result<Manifest> manifest = read_manifest(folder, nullptr);
   if (!manifest.ok()) return {manifest.error().message};
+  for (const Manifest::AccompanyingFile& wanted : manifest.value().accompanying) {
+    if (!is_binding(wanted.name)) continue;
+    const Result<std::string> text = read_recorded(folder, wanted);
+    if (!text.ok()) problems.push_back(text.error().message);
+  }
   std::set<std::string, std::less<>> seen;
   for (const Manifest::FileEntry& entry : manifest.value().files) {
     verify_file(folder + "/" + entry.name, entry, manifest.value(), seen, problems);
@@ -258,6 +303,23 @@ std::vector<std::string> Container::verify(const std::string& folder) {
     if (!container.ok()) problems.push_back(container.error().message);
   }
   return problems;
+}
+
+std::vector<std::string> Container::changed_texts(const std::string& folder) {
+  std::vector<std::string> lines;
+  const Result<Manifest> manifest = read_manifest(folder, nullptr);
+  if (!manifest.ok() || manifest.value().accompanying.empty()) return lines;
+  for (const char* name : accompanying_names) {
+    if (is_binding(name)) continue;
+    const Manifest::AccompanyingFile* wanted = manifest.value().find_accompanying(name);
+    if (wanted != nullptr) {
+      const Result<std::string> text = read_recorded(folder, *wanted);
+      if (!text.ok()) lines.push_back(text.error().message);
+    } else if (path_exists(folder + "/" + name)) {
+      lines.push_back(fmt::format("{}/{}: added after the conversion", folder, name));
+    }
+  }
+  return lines;
 }
 
 }  // namespace glmd

@@ -81,6 +81,9 @@ class Container {
                     const ReadProgress& progress = {}) const;
   // Every checksum and every missing or short file of a folder, all at once; empty: sound.
   static std::vector<std::string> verify(const std::string& folder);
+  // Texts that open() takes although they are not as they were at conversion: an administrator may
+  // change them on purpose. A line for each.
+  static std::vector<std::string> changed_texts(const std::string& folder);
 
  private:
   std::string folder_;

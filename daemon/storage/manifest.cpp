@@ -104,6 +104,30 @@ Result<void> read_files(const Json& json, std::string_view what, Manifest& manif
   return {};
 }
 
+// Absent in older containers.
+Result<void> read_accompanying(const Json& json, std::string_view what, Manifest& manifest) {
+  const Json* list = json.find("accompanying");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return wrong(what, "accompanying", "a list of files", list);
+  for (const Json& item : list->items()) {
+    if (!item.is_object()) return wrong(what, "accompanying", "objects", &item);
+    Manifest::AccompanyingFile file;
+    file.name = TRY(read_string(item, "name", what));
+    file.bytes = TRY(read_size(item, "bytes", what));
+    const std::optional<uint64_t> hash = parse_hash(item.find("hash"));
+    if (!hash) return wrong(what, "accompanying: hash", "16 hexadecimal digits", item.find("hash"));
+    file.hash = *hash;
+    const bool is_known = std::any_of(std::begin(accompanying_names), std::end(accompanying_names),
+                                      [&](const char* name) { return file.name == name; });
+    if (!is_known)
+      return wrong(what, "accompanying: name", "one that we take over", item.find("name"));
+    if (manifest.find_accompanying(file.name) != nullptr)
+      return wrong(what, "accompanying", "each file once", &item);
+    manifest.accompanying.push_back(std::move(file));
+  }
+  return {};
+}
+
 Result<void> read_version(const Json& json, std::string_view what) {
   const Json* version = json.find("format_version");
   if (version == nullptr || !version->is_integer())
@@ -123,6 +147,10 @@ uint64_t hash_bytes(std::span<const uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+uint64_t hash_bytes(std::string_view text) {
+  return XXH3_64bits(text.data(), text.size());
+}
+
 std::string hash_text(uint64_t hash) {
   return fmt::format("{:016x}", hash);
 }
@@ -134,6 +162,12 @@ std::optional<uint64_t> parse_hash(const Json* value) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + 16, number, 16);
   if (code != std::errc() || end != text.data() + 16) return {};
   return number;
+}
+
+const Manifest::AccompanyingFile* Manifest::find_accompanying(std::string_view name) const {
+  const auto found = std::find_if(accompanying.begin(), accompanying.end(),
+                                  [&](const AccompanyingFile& file) { return file.name == name; });
+  return found == accompanying.end() ? nullptr : &*found;
 }
 
 uint64_t Manifest::identity() const {
@@ -148,6 +182,12 @@ Json Manifest::to_json() const {
   for (const FileEntry& file : files) {
     file_items.push_back(
         Json::object({{"name", Json::string(file.name)}, {"bytes", Json::integer(file.bytes)}}));
+  }
+  std::vector<Json> accompanying_items;
+  for (const AccompanyingFile& file : accompanying) {
+    accompanying_items.push_back(Json::object({{"name", Json::string(file.name)},
+                                               {"bytes", Json::integer(file.bytes)},
+                                               {"hash", Json::string(hash_text(file.hash))}}));
   }
   std::vector<Json::Member> tensor_members;
   for (const auto& [name, entry] : tensors) {
@@ -167,6 +207,7 @@ Json Manifest::to_json() const {
                        {"latent_norm_eps", Json::real(latent_norm_eps)},
                        {"draft_layer", Json::boolean(has_draft_layer)},
                        {"tables", tables_json()},
+                       {"accompanying", Json::array(std::move(accompanying_items))},
                        {"files", Json::array(std::move(file_items))},
                        {"tensors", Json::object(std::move(tensor_members))}});
 }
@@ -196,6 +237,7 @@ Result<Manifest> Manifest::parse(const Json& json, std::string_view what) {
   if (tables == nullptr || tables->to_string() != tables_json().to_string())
     return wrong(what, "tables", "the nl4 and nl5 tables of this glmd", tables);
   if (const Json* source = json.find("source")) manifest.source = *source;
+  TRY(read_accompanying(json, what, manifest));
   TRY(read_files(json, what, manifest));
 
   const Json* tensors = json.find("tensors");

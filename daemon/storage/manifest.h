@@ -18,6 +18,13 @@ struct Manifest {
     std::string name;  // no folder in it
     int64_t bytes = 0;
   };
+  // A file of the checkpoint that lies beside the tensors, as it was when the container was made.
+  struct AccompanyingFile {
+    std::string name;  // one of accompanying_names
+    int64_t bytes = 0;
+    uint64_t hash = 0;  // XXH3-64
+    bool operator==(const AccompanyingFile&) const = default;
+  };
   struct TensorEntry {
     TensorLayout layout = TensorLayout::matrix;
     BlockFormat format = BlockFormat::f32;
@@ -32,7 +39,9 @@ struct Manifest {
   Json source;  // name, revision, files: for people
   std::vector<FileEntry> files;
   std::map<std::string, TensorEntry, std::less<>> tensors;
+  std::vector<AccompanyingFile> accompanying;  // empty in a container of before they were recorded
 
+  const AccompanyingFile* find_accompanying(std::string_view name) const;
   // A hash over the sorted names and hashes of the tensors.
   uint64_t identity() const;
 
@@ -41,8 +50,14 @@ struct Manifest {
   static Result<Manifest> parse(const Json& json, std::string_view what);
 };
 
+// What is taken over from a checkpoint as it is, where it has it.
+inline constexpr const char* accompanying_names[] = {"config.json", "generation_config.json",
+                                                     "tokenizer.json", "tokenizer_config.json",
+                                                     "chat_template.jinja"};
+
 // XXH3-64.
 uint64_t hash_bytes(std::span<const uint8_t> bytes);
+uint64_t hash_bytes(std::string_view text);
 std::string hash_text(uint64_t hash);                   // 16 hexadecimal digits
 std::optional<uint64_t> parse_hash(const Json* value);  // of such a text
 

@@ -2,6 +2,7 @@
 // what is wrong with a checkpoint is said in one line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstring>
@@ -251,6 +252,61 @@ TEST(Convert, a_run_broken_off_anywhere_goes_on_to_the_same_bytes) {
     EXPECT_FALSE(std::filesystem::exists(target + ".partial"));
   }
   EXPECT_GT(kept_max, 0);
+}
+
+TEST(Convert, a_finished_file_that_was_spoilt_is_made_again) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "whole").ok());
+  const ConvertOptions options{
+      .source = folder / "source", .target = folder / "target", .policies = {}, .ignored = {}};
+  ASSERT_FALSE(
+      convert(options, [](const ConvertProgress& p) { return p.bytes_done < p.bytes_total; }).ok());
+  const std::string spoilt = folder / "target.partial/experts-001.safetensors";
+  std::string text = test::read_text(spoilt);
+  text[text.size() / 2] = static_cast<char>(text[text.size() / 2] ^ 1);
+  test::write_text(spoilt, text);
+  std::string notes;
+  ASSERT_TRUE(convert(options, [&](const ConvertProgress& p) {
+                notes += p.note;
+                return true;
+              }).ok());
+  EXPECT_THAT(notes, HasSubstr("experts-001.safetensors: not as it was written"));
+  EXPECT_EQ(test::read_folder(folder / "target"), test::read_folder(folder / "whole"));
+}
+
+TEST(Convert, a_target_that_could_not_be_renamed_to_is_refused_before_a_byte_is_written) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  std::filesystem::create_directory(folder / "real");
+  std::filesystem::create_directory_symlink(folder / "real", folder / "link");
+  const auto refusal = [&](const std::string& target) {
+    const Result<void> result = convert_quietly(folder / "source", target);
+    EXPECT_FALSE(result.ok());
+    EXPECT_FALSE(std::filesystem::exists(target + ".partial"));
+    if (result.ok()) return std::string();
+    EXPECT_EQ(result.error().kind, ErrorKind::usage);
+    return result.error().message;
+  };
+  EXPECT_THAT(refusal("/proc/"), HasSubstr("TARGET /proc: wanted a folder inside of it, "
+                                           "/proc/NAME, got a mount point"));
+  EXPECT_THAT(refusal(folder / "link"), HasSubstr("got a symbolic link"));
+  EXPECT_THAT(refusal(""), HasSubstr("wanted the name of a folder to make"));
+  EXPECT_THAT(refusal(folder / "."), HasSubstr("wanted the name of a folder to make"));
+  EXPECT_TRUE(convert_quietly(folder / "source", folder / "real").ok());
+}
+
+TEST(Convert, the_files_beside_the_tensors_are_recorded_and_compared) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  test::write_text(folder / "source/chat_template.jinja", "{{ messages }}");
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "target").ok());
+  EXPECT_THAT(test::read_text(folder / "target/glmd.json"),
+              HasSubstr("{\"name\":\"chat_template.jinja\",\"bytes\":14,\"hash\":\""));
+  test::write_text(folder / "source/chat_template.jinja", "{{ tools }}   ");
+  const Result<void> other = convert_quietly(folder / "source", folder / "target");
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message, HasSubstr("converted from another source"));
 }
 
 TEST(Convert, a_changed_source_starts_anew) {
@@ -543,8 +599,7 @@ TEST(Convert, a_broken_checkpoint_ends_in_one_clear_line) {
          std::filesystem::remove(f + second);
          std::filesystem::create_directory(f + second);
        },
-       "model-00002-of-00002.safetensors",
-       ErrorKind::io},
+       "model-00002-of-00002.safetensors: wanted a regular file"},
       {"tensor in two shards",
        {},
        [&](auto& f) {
@@ -590,6 +645,14 @@ TEST(Convert, a_broken_checkpoint_ends_in_one_clear_line) {
        {},
        [&](auto& f) { test::write_text(f + "/config.json", std::string(100000, '[')); },
        "config.json"},
+      {"tokenizer that is none",
+       {},
+       [&](auto& f) { test::write_text(f + "/tokenizer.json", "{}"); },
+       "tokenizer.json"},
+      {"generation config a pipe",
+       {},
+       [&](auto& f) { ASSERT_EQ(::mkfifo((f + "/generation_config.json").c_str(), 0600), 0); },
+       "generation_config.json: wanted a regular file"},
       {"generation config broken",
        {},
        [&](auto& f) { test::write_text(f + "/generation_config.json", R"({"eos_token_id":99})"); },
@@ -630,6 +693,7 @@ TEST(ConvertProgram, exit_codes_say_what_kind_of_failure_it_was) {
   EXPECT_EQ(run_program(inspect + "tensors " + (folder / "target") + quiet), 0);
   EXPECT_EQ(run_program(inspect + "tensors " + (folder / "source") + quiet), 0);
   EXPECT_EQ(run_program(inspect + "verify " + (folder / "target") + quiet), 0);
+  EXPECT_EQ(run_program(inspect + "verify " + (folder / "source") + quiet), 66);
   std::filesystem::remove(folder / "target/experts-001.safetensors");
   std::filesystem::resize_file(folder / "target/mtp-00000.safetensors", 100);
   EXPECT_EQ(run_program(inspect + "verify " + (folder / "target") + quiet), 65);

@@ -223,6 +223,15 @@ void write_text(const std::string& path, std::string_view text) {
   EXPECT_TRUE(out.good()) << path;
 }
 
+void forget_accompanying(const std::string& folder) {
+  std::string text = read_text(folder + "/glmd.json");
+  const std::string_view member = "\"accompanying\":[";
+  const size_t begin = text.find(member);
+  ASSERT_NE(begin, std::string::npos);
+  text.erase(begin, text.find(']', begin) + 2 - begin);
+  write_text(folder + "/glmd.json", text);
+}
+
 std::map<std::string, std::string> read_folder(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -52,6 +52,8 @@ class TemporaryFolder {
 
 std::string read_text(const std::string& path);
 void write_text(const std::string& path, std::string_view text);
+// As if the container had been made before glmd.json recorded the files beside the tensors.
+void forget_accompanying(const std::string& folder);
 // All files of a folder by name.
 std::map<std::string, std::string> read_folder(const std::string& folder);
 

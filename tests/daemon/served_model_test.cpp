@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/convert/tiny_checkpoint.h"
 #include "tests/support/temporary_folder.h"
 
 namespace glmd {
@@ -15,13 +16,19 @@ using testing::HasSubstr;
 
 const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
 
-// Containers name their files relatively: a folder of links and one changed file is another one.
+// Containers name their files relatively: a folder of links and one changed file is another one,
+// which does not say what the files beside the tensors were.
 std::string embedded_model_with(const TemporaryFolder& folder, const std::string& name,
                                 const std::string& content) {
   for (const auto& entry : std::filesystem::directory_iterator(embedded_model)) {
     const std::string file = entry.path().filename().string();
-    if (file != name) std::filesystem::create_symlink(entry.path(), folder / file);
+    if (file == "glmd.json") {
+      std::filesystem::copy_file(entry.path(), folder / file);
+    } else if (file != name) {
+      std::filesystem::create_symlink(entry.path(), folder / file);
+    }
   }
+  test::forget_accompanying(folder / "");
   if (!content.empty()) std::ofstream(folder / name) << content;
   return folder / "";
 }

@@ -16,6 +16,12 @@
 #include "tools/make-model/model_maker.h"
 
 namespace glmd {
+
+// For names of tests; GoogleTest looks in the namespace of the type.
+void PrintTo(const Policies& policies, std::ostream* out) {
+  *out << "experts " << policy_name(policies.experts) << ", dense " << policy_name(policies.dense);
+}
+
 namespace {
 
 using testing::HasSubstr;

@@ -8,6 +8,12 @@
 #include "tests/support/temporary_folder.h"
 
 namespace glmd {
+
+// For names of tests; GoogleTest looks in the namespace of the type.
+void PrintTo(Policy policy, std::ostream* out) {
+  *out << policy_name(policy);
+}
+
 namespace {
 
 // Exact and quantised containers alike: nothing but the tokens decides a bit.

@@ -43,6 +43,10 @@ struct ReaderCase {
   bool needs_ring = false;
 };
 
+void PrintTo(const ReaderCase& reader, std::ostream* out) {
+  *out << reader.name;
+}
+
 template <typename Reader>
 Result<std::unique_ptr<BlockReader>> as_reader(Result<std::unique_ptr<Reader>> reader) {
   return std::unique_ptr<BlockReader>(TRY(std::move(reader)));

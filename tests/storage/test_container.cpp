@@ -2,6 +2,7 @@
 // before memory is taken.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -22,6 +23,10 @@ class ContainerTest : public testing::Test {
  protected:
   void SetUp() override {
     test::TinyCheckpoint::make().write(folder_ / "source");
+    std::filesystem::copy_file(GLMD_SOURCE_DIR "/models/mini/tokenizer.json",
+                               folder_ / "source/tokenizer.json");
+    test::write_text(folder_ / "source/generation_config.json", R"({"temperature": 0.5})");
+    test::write_text(folder_ / "source/chat_template.jinja", "{{ messages }}");
     const Result<void> converted = convert(
         {.source = folder_ / "source", .target = folder_ / "good", .policies = {}, .ignored = {}},
         [](const ConvertProgress&) { return true; });
@@ -128,6 +133,65 @@ TEST_F(ContainerTest, the_padding_of_an_expert_is_part_of_its_checksum) {
   EXPECT_TRUE(container.read(expert, bytes, false).ok());
 }
 
+TEST_F(ContainerTest, settings_and_tokens_of_another_model_are_refused) {
+  const auto expect_refusal = [](const std::string& folder, const std::string& message) {
+    const Result<Container> opened = Container::open(folder);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_THAT(opened.error().message, HasSubstr(message));
+    EXPECT_THAT(Container::verify(folder), testing::ElementsAre(HasSubstr(message)));
+  };
+  std::string folder = copy();
+  replace(folder + "/config.json", "\"rms_norm_eps\":1e-05", "\"rms_norm_eps\":2e-05");
+  expect_refusal(folder, "/config.json: changed after the conversion: checksum: wanted ");
+  expect_refusal(folder, "; other settings need another conversion of the checkpoint");
+  folder = copy();
+  test::write_text(folder + "/tokenizer.json", "{}");
+  expect_refusal(folder, "/tokenizer.json: changed after the conversion: wanted ");
+  std::filesystem::remove(folder + "/tokenizer.json");
+  expect_refusal(folder, "/tokenizer.json: open: No such file");
+}
+
+TEST_F(ContainerTest, sampling_and_template_may_be_changed_and_are_named) {
+  const std::string folder = copy();
+  EXPECT_THAT(Container::changed_texts(folder), testing::IsEmpty());
+  test::write_text(folder + "/generation_config.json", R"({"temperature": 0.7})");
+  std::filesystem::remove(folder + "/chat_template.jinja");
+  test::write_text(folder + "/tokenizer_config.json", "{}");
+  EXPECT_TRUE(Container::open(folder).ok());
+  EXPECT_THAT(Container::verify(folder), testing::IsEmpty());
+  EXPECT_THAT(
+      Container::changed_texts(folder),
+      testing::ElementsAre(HasSubstr("/generation_config.json: changed after the conversion"),
+                           HasSubstr("/tokenizer_config.json: added after the conversion"),
+                           HasSubstr("/chat_template.jinja: open: No such file")));
+}
+
+TEST_F(ContainerTest, a_container_of_before_texts_were_recorded_is_read) {
+  const std::string folder = copy();
+  const uint64_t identity = Container::open(folder).value().identity();
+  test::forget_accompanying(folder);
+  test::write_text(folder + "/generation_config.json", R"({"temperature": 0.7})");
+  const Result<Container> opened = Container::open(folder);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  EXPECT_EQ(opened.value().identity(), identity);
+  EXPECT_THAT(Container::verify(folder), testing::IsEmpty());
+  EXPECT_THAT(Container::changed_texts(folder), testing::IsEmpty());
+}
+
+TEST_F(ContainerTest, a_folder_that_may_not_be_entered_is_not_taken_for_an_empty_one) {
+  const std::string folder = copy();
+  std::filesystem::permissions(folder, std::filesystem::perms::none);
+  const uid_t user = ::geteuid();
+  const uid_t stranger = user == 0 ? 65534 : user;  // root may enter everything
+  ASSERT_EQ(::seteuid(stranger), 0);
+  const Result<Container> opened = Container::open(folder);
+  ASSERT_EQ(::seteuid(user), 0);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().kind, ErrorKind::denied);
+  EXPECT_THAT(opened.error().message, HasSubstr("glmd.json: open: Permission denied"));
+}
+
 struct BrokenContainer {
   const char* what;
   std::function<void(const std::string& folder)> spoil;
@@ -140,7 +204,10 @@ TEST_F(ContainerTest, a_broken_container_ends_in_one_clear_line) {
     return [from, to](const std::string& folder) { replace(folder + "/glmd.json", from, to); };
   };
   const auto config = [](const char* from, const char* to) {
-    return [from, to](const std::string& folder) { replace(folder + "/config.json", from, to); };
+    return [from, to](const std::string& folder) {
+      test::forget_accompanying(folder);
+      replace(folder + "/config.json", from, to);
+    };
   };
   const std::string dense = "/dense-00000.safetensors";
   const std::vector<BrokenContainer> table = {
@@ -197,7 +264,7 @@ TEST_F(ContainerTest, a_broken_container_ends_in_one_clear_line) {
       {"changed hash",
        [](auto& f) {
          std::string text = test::read_text(f + "/glmd.json");
-         const size_t at = text.find("\"hash\":\"") + 8;
+         const size_t at = text.find("\"hash\":\"", text.find("\"tensors\":")) + 8;
          text[at] = text[at] == '0' ? '1' : '0';
          test::write_text(f + "/glmd.json", text);
        },
@@ -271,8 +338,19 @@ TEST_F(ContainerTest, a_broken_container_ends_in_one_clear_line) {
        "hidden_size: wanted an integer"},
       {"config with a full indexer too few", config("[\"full\",\"shared\"]", "[\"full\",\"full\"]"),
        "layers.1.indexer.q_b: missing"},
-      {"config that is bare", [](auto& f) { test::write_text(f + "/config.json", "{a:1}"); },
+      {"config that is bare",
+       [](auto& f) {
+         test::forget_accompanying(f);
+         test::write_text(f + "/config.json", "{a:1}");
+       },
        "not valid JSON"},
+      {"accompanying a number", manifest("\"accompanying\":[", "\"accompanying\":1,\"x\":["),
+       "accompanying: wanted a list of files, got 1"},
+      {"accompanying file elsewhere", manifest("\"name\":\"config.json\"", "\"name\":\"../x\""),
+       "accompanying: name: wanted one that we take over, got \"../x\""},
+      {"accompanying file twice",
+       manifest("\"name\":\"tokenizer.json\"", "\"name\":\"config.json\""),
+       "accompanying: wanted each file once"},
   };
   for (const BrokenContainer& broken : table) {
     SCOPED_TRACE(broken.what);

@@ -33,7 +33,7 @@ TEST(ChatTemplate, the_recorded_conversations_give_the_recorded_prompts) {
 }
 
 TEST(ChatTemplate, the_recorded_conversations_give_the_recorded_ids) {
-  if (large_tokenizer() == nullptr) GTEST_SKIP() << "no GLM-4.6 tokeniser nearby";
+  if (large_tokenizer() == nullptr) GTEST_SKIP() << no_large_tokenizer;
   const Json cases = golden("template-cases.json");
   for (const Json& item : cases.items()) {
     SCOPED_TRACE(item.find("name")->as_string());

@@ -23,6 +23,9 @@ inline const Tokenizer& mini_tokenizer() {
   return tokenizer;
 }
 
+inline constexpr const char* no_large_tokenizer =
+    "no GLM-4.6 tokeniser: set GLMD_TEST_TOKENIZER to its tokenizer.json (HACKING.md)";
+
 // Unpacked by gzip, since nothing of ours reads gzip.
 inline std::optional<std::string> read_large_tokenizer() {
   const char* named = std::getenv("GLMD_TEST_TOKENIZER");

@@ -32,7 +32,7 @@ TEST(Tokenizer, the_embedded_model_gives_the_recorded_ids_and_texts) {
 }
 
 TEST(Tokenizer, glm_4_6_gives_the_recorded_ids_and_texts) {
-  if (large_tokenizer() == nullptr) GTEST_SKIP() << "no GLM-4.6 tokeniser nearby";
+  if (large_tokenizer() == nullptr) GTEST_SKIP() << no_large_tokenizer;
   expect_golden(*large_tokenizer(), golden("glm-4.6-tokenizer-cases.json"));
 }
 
@@ -45,7 +45,7 @@ TEST(Tokenizer, an_added_token_is_found_right_after_punctuation) {
 }
 
 TEST(Tokenizer, white_space_before_a_word_keeps_its_last_space_for_the_word) {
-  if (large_tokenizer() == nullptr) GTEST_SKIP() << "no GLM-4.6 tokeniser nearby";
+  if (large_tokenizer() == nullptr) GTEST_SKIP() << no_large_tokenizer;
   EXPECT_EQ(large_tokenizer()->encode("a   b"), (Ids{64, 256, 293}));
   EXPECT_EQ(large_tokenizer()->encode("\n\n  x"), (Ids{271, 220, 856}));
 }

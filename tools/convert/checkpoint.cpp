@@ -8,15 +8,14 @@
 #include <cstring>
 #include <set>
 
+#include "storage/manifest.h"
+
 namespace glmd {
 namespace {
 
 constexpr int64_t json_bytes_max = int64_t{64} << 20;
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr const char* single_name = "model.safetensors";
-constexpr const char* small_file_names[] = {"config.json", "generation_config.json",
-                                            "tokenizer.json", "tokenizer_config.json",
-                                            "chat_template.jinja"};
 
 Result<Checkpoint::FileStamp> stamp(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
@@ -25,6 +24,8 @@ Result<Checkpoint::FileStamp> stamp(const std::string& folder, const std::string
     return error(errno == ENOENT ? ErrorKind::not_found : ErrorKind::io, "{}: {}", path,
                  std::strerror(errno));
   }
+  if (!S_ISREG(status.st_mode))
+    return error(ErrorKind::bad_input, "{}: wanted a regular file", path);
   return Checkpoint::FileStamp{
       .name = name,
       .bytes = static_cast<int64_t>(status.st_size),
@@ -91,6 +92,12 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder,
                                     const std::vector<std::string>& ignored) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
+  std::vector<FileStamp> small_stamps;  // first: reading something else than a file may not end
+  for (const char* name : accompanying_names) {
+    if (!path_exists(folder + "/" + name)) continue;
+    checkpoint.small_files_.push_back(name);
+    small_stamps.push_back(TRY(stamp(folder, name)));
+  }
   const std::string config_path = folder + "/config.json";
   const Json config = TRY(read_json_file(config_path, json_bytes_max));
   checkpoint.config_ = TRY(CheckpointConfig::parse(config, config_path));
@@ -134,11 +141,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder,
   }
 
   checkpoint.stamps_ = checkpoint.shard_stamps_;
-  for (const char* name : small_file_names) {
-    if (!path_exists(folder + "/" + name)) continue;
-    checkpoint.small_files_.push_back(name);
-    checkpoint.stamps_.push_back(TRY(stamp(folder, name)));
-  }
+  checkpoint.stamps_.insert(checkpoint.stamps_.end(), small_stamps.begin(), small_stamps.end());
   return checkpoint;
 }
 

@@ -43,7 +43,7 @@ class Checkpoint {
   // Shards and small files with size and time: what a resumed conversion must find unchanged.
   const std::vector<FileStamp>& stamps() const { return stamps_; }
   const std::vector<FileStamp>& shard_stamps() const { return shard_stamps_; }
-  // Those of config.json, tokenizer.json and so on that exist.
+  // Those of accompanying_names (manifest.h) that exist.
   const std::vector<std::string>& small_files() const { return small_files_; }
 
   // Bytes [offset, offset + target) of a tensor. Thread: any.

@@ -1,6 +1,7 @@
 #include "tools/convert/container_folder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -22,6 +23,22 @@ Result<void> sync_folder(const std::string& path) {
 }
 
 }  // namespace
+
+Result<std::string> target_folder(std::string given) {
+  const auto refuse = [&](std::string_view got, std::string_view wanted) {
+    return error(ErrorKind::usage, "TARGET {}: wanted {}, got {}", given, wanted, got);
+  };
+  while (given.size() > 1 && given.ends_with('/')) given.pop_back();
+  const std::string name = std::filesystem::path(given).filename().string();
+  if (name.empty() || name == "." || name == "..")
+    return refuse("none", "the name of a folder to make");
+  struct statx status;
+  if (::statx(AT_FDCWD, given.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE, &status) != 0) return given;
+  if (S_ISLNK(status.stx_mode)) return refuse("a symbolic link", "a folder or a new name");
+  if ((status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
+    return refuse("a mount point", "a folder inside of it, " + given + "/NAME");
+  return given;
+}
 
 std::vector<StoredTensor> stored_tensors(const PlannedFile& file) {
   std::vector<StoredTensor> tensors;
@@ -71,6 +88,14 @@ void describe_file(const PlannedFile& file,
                                            .columns = tensor.entry.columns,
                                            .hash = hash->second};
   }
+}
+
+Result<void> write_accompanying(const std::string& folder, std::string_view name,
+                                std::string_view content, Manifest& manifest) {
+  manifest.accompanying.push_back({.name = std::string(name),
+                                   .bytes = static_cast<int64_t>(content.size()),
+                                   .hash = hash_bytes(content)});
+  return write_file_atomically(fmt::format("{}/{}", folder, name), content);
 }
 
 Result<void> publish_folder(const std::string& partial, const std::string& target) {

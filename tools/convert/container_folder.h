@@ -15,6 +15,10 @@
 
 namespace glmd {
 
+// The folder to make, without slashes at the end. Refuses what the whole container could not be
+// renamed to: nothing, the folder one is in, symbolic links, mount points.
+Result<std::string> target_folder(std::string given);
+
 // The tensors of a file as its header names them.
 std::vector<StoredTensor> stored_tensors(const PlannedFile& file);
 
@@ -27,6 +31,10 @@ Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes);
 // Adds a written file and its tensors; `hashes` has each of them by name.
 void describe_file(const PlannedFile& file,
                    const std::map<std::string, uint64_t, std::less<>>& hashes, Manifest& manifest);
+
+// Writes a file beside the tensors and records it.
+Result<void> write_accompanying(const std::string& folder, std::string_view name,
+                                std::string_view content, Manifest& manifest);
 
 // Checks that `partial` is a whole container and renames it to `target`; durable on return.
 Result<void> publish_folder(const std::string& partial, const std::string& target);

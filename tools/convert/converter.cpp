@@ -5,10 +5,13 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include "platform/parallel.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
+#include "text/tokenizer.h"
 #include "tools/convert/container_folder.h"
 #include "tools/convert/journal.h"
 #include "tools/convert/tensor_encoder.h"
@@ -74,7 +77,9 @@ class Conversion {
 
  private:
   Result<void> note(std::string text);
-  bool is_kept(const PlannedFile& file) const;
+  bool has_sound(const PlannedFile& file) const;
+  Result<void> find_kept();
+  bool is_kept(const PlannedFile& file) const { return kept_.contains(file.name); }
   Result<void> drop_strangers() const;
   Result<void> write_file(const PlannedFile& file);
   Result<void> copy_small_files();
@@ -88,6 +93,8 @@ class Conversion {
   const std::string partial_;
   Team team_;
   Journal journal_;
+  std::set<std::string, std::less<>> kept_;  // files of an earlier run
+  Manifest manifest_;
   ConvertProgress progress_;
 };
 
@@ -104,6 +111,7 @@ Result<void> Conversion::run() {
       TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
   if (journal_.was_restarted())
     TRY(note(partial_ + ": made from other sources or with other options, starting anew"));
+  TRY(find_kept());
   TRY(drop_strangers());
   for (const PlannedFile& file : plan_.files) {
     const int64_t bytes = SafetensorsWriter::file_bytes(stored_tensors(file));
@@ -124,18 +132,51 @@ Result<void> Conversion::note(std::string text) {
   progress_.note = std::move(text);
   const bool goes_on = observer_(progress_);
   progress_.note.clear();
-  if (!goes_on) return error(ErrorKind::cancelled, "{}: broken off", partial_);
+  if (!goes_on) {
+    return error(ErrorKind::cancelled,
+                 "{}: broken off; start again with the same options to go on from here", partial_);
+  }
   return {};
 }
 
-// Finished earlier, and still of the right size.
-bool Conversion::is_kept(const PlannedFile& file) const {
+// Finished earlier, and still with the size and the checksums of then: a crash or a disk may have
+// spoilt it since.
+bool Conversion::has_sound(const PlannedFile& file) const {
   const Journal::Hashes* hashes = journal_.find(file.name);
   if (hashes == nullptr || hashes->size() != file.tensors.size()) return false;
+  const std::vector<StoredTensor> wanted = stored_tensors(file);
   const Result<File> got = File::open_read_only(partial_ + "/" + file.name);
   if (!got.ok()) return false;
   const Result<int64_t> bytes = got.value().size_bytes();
-  return bytes.ok() && bytes.value() == SafetensorsWriter::file_bytes(stored_tensors(file));
+  if (!bytes.ok() || bytes.value() != SafetensorsWriter::file_bytes(wanted)) return false;
+  const Result<SafetensorsHeader> header = read_safetensors_header(got.value());
+  if (!header.ok() || header.value().tensors.size() != wanted.size()) return false;
+  std::vector<uint8_t> content;
+  for (const StoredTensor& tensor : header.value().tensors) {
+    const auto hash = hashes->find(tensor.name);
+    if (hash == hashes->end()) return false;
+    content.resize(static_cast<size_t>(tensor.bytes));
+    if (!got.value().read_at(tensor.offset, content).ok()) return false;
+    if (hash_bytes(content) != hash->second) return false;
+  }
+  return true;
+}
+
+Result<void> Conversion::find_kept() {
+  bool is_said = false;
+  for (const PlannedFile& file : plan_.files) {
+    if (journal_.find(file.name) == nullptr) continue;
+    if (!std::exchange(is_said, true))
+      TRY(note(partial_ + ": checking the files of the run that was broken off"));
+    if (has_sound(file)) {
+      kept_.insert(file.name);
+    } else {
+      TRY(note(
+          fmt::format("{}/{}: not as it was written, converting it again", partial_, file.name)));
+    }
+    TRY(note(""));
+  }
+  return {};
 }
 
 // Files of an earlier attempt that this one does not write would make the container unsound. The
@@ -174,25 +215,24 @@ Result<void> Conversion::copy_small_files() {
   for (const std::string& name : checkpoint_.small_files()) {
     const std::string content =
         TRY(read_file(checkpoint_.folder() + "/" + name, small_file_bytes_max));
-    TRY(write_file_atomically(partial_ + "/" + name, content));
+    TRY(write_accompanying(partial_, name, content, manifest_));
   }
   return {};
 }
 
 Result<void> Conversion::write_manifest() {
-  Manifest manifest;
-  manifest.family = plan_.config.family;
-  manifest.experts_policy = policy_name(options_.policies.experts);
-  manifest.dense_policy = policy_name(options_.policies.dense);
-  manifest.latent_norm_eps = options_.latent_norm_eps;
-  manifest.has_draft_layer = plan_.config.draft_layers > 0;
-  manifest.source = source_json(checkpoint_);
+  manifest_.family = plan_.config.family;
+  manifest_.experts_policy = policy_name(options_.policies.experts);
+  manifest_.dense_policy = policy_name(options_.policies.dense);
+  manifest_.latent_norm_eps = options_.latent_norm_eps;
+  manifest_.has_draft_layer = plan_.config.draft_layers > 0;
+  manifest_.source = source_json(checkpoint_);
   for (const PlannedFile& file : plan_.files) {
     const Journal::Hashes* hashes = journal_.find(file.name);
     CHECK(hashes != nullptr);
-    describe_file(file, *hashes, manifest);
+    describe_file(file, *hashes, manifest_);
   }
-  return write_file_atomically(partial_ + "/glmd.json", manifest.to_json().to_string() + "\n");
+  return write_file_atomically(partial_ + "/glmd.json", manifest_.to_json().to_string() + "\n");
 }
 
 // The journal goes last: a kill before that leaves a whole container with a harmless file in it.
@@ -200,6 +240,26 @@ Result<void> Conversion::publish() {
   TRY(publish_folder(partial_, options_.target));
   ::unlink((options_.target + "/" + journal_name).c_str());
   return {};
+}
+
+// What glmd could not serve is refused before hours are spent on it.
+Result<void> check_tokenizer(const Checkpoint& checkpoint) {
+  const std::string path = checkpoint.folder() + "/tokenizer.json";
+  if (!path_exists(path)) return {};
+  TRY(Tokenizer::open(path));
+  return {};
+}
+
+// Whether the files beside the tensors are those of the source, where they were recorded.
+Result<bool> has_same_texts(const Manifest& manifest, const Checkpoint& checkpoint) {
+  if (manifest.accompanying.empty()) return true;
+  for (const std::string& name : checkpoint.small_files()) {
+    const Manifest::AccompanyingFile* recorded = manifest.find_accompanying(name);
+    if (recorded == nullptr) return false;
+    const std::string text = TRY(read_file(checkpoint.folder() + "/" + name, small_file_bytes_max));
+    if (hash_bytes(text) != recorded->hash) return false;
+  }
+  return manifest.accompanying.size() == checkpoint.small_files().size();
 }
 
 // Whether TARGET is already what this conversion would make. Anything else there is not ours to
@@ -218,7 +278,8 @@ Result<bool> is_converted(const ConvertOptions& options, const Checkpoint& check
                        manifest.value().experts_policy == policy_name(options.policies.experts) &&
                        manifest.value().dense_policy == policy_name(options.policies.dense) &&
                        manifest.value().latent_norm_eps == options.latent_norm_eps &&
-                       manifest.value().source.to_string() == source_json(checkpoint).to_string();
+                       manifest.value().source.to_string() == source_json(checkpoint).to_string() &&
+                       TRY(has_same_texts(manifest.value(), checkpoint));
   if (is_same) return true;
   return error(ErrorKind::usage,
                "{}: exists, converted from another source or with other options; remove it first",
@@ -229,8 +290,9 @@ Result<bool> is_converted(const ConvertOptions& options, const Checkpoint& check
 
 Result<void> convert(const ConvertOptions& given, const ConvertObserver& observer) {
   ConvertOptions options = given;
-  while (options.target.size() > 1 && options.target.ends_with('/')) options.target.pop_back();
+  options.target = TRY(target_folder(options.target));
   const Checkpoint checkpoint = TRY(Checkpoint::open(options.source, options.ignored));
+  TRY(check_tokenizer(checkpoint));
   const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
   ConvertProgress progress;
   if (plan.is_draft_absent) {

@@ -74,9 +74,13 @@ int run_tensors(const std::string& folder) {
 }
 
 int run_verify(const std::string& folder) {
-  if (!path_exists(folder)) return fail(error(ErrorKind::not_found, "{}: no such folder", folder));
+  if (!path_exists(folder + "/glmd.json")) {
+    return fail(error(ErrorKind::not_found, "{}: no container: wanted glmd.json in it", folder));
+  }
   const std::vector<std::string> problems = Container::verify(folder);
   for (const std::string& problem : problems) fmt::print(stderr, "glmd-inspect: {}\n", problem);
+  for (const std::string& line : Container::changed_texts(folder))
+    fmt::print(stderr, "glmd-inspect: warning: {}\n", line);
   if (!problems.empty()) return EX_DATAERR;
   fmt::print("{}: sound\n", folder);
   return EX_OK;

@@ -69,7 +69,7 @@ Result<void> Making::run() {
   manifest_.source = Json::object({{"name", Json::string("random weights")},
                                    {"seed", Json::string(fmt::format("{}", options_.seed))}});
   for (const PlannedFile& file : files) TRY(write_file(file));
-  TRY(write_file_atomically(partial_ + "/config.json", options_.config.to_string() + "\n"));
+  TRY(write_accompanying(partial_, "config.json", options_.config.to_string() + "\n", manifest_));
   TRY(write_file_atomically(partial_ + "/glmd.json", manifest_.to_json().to_string() + "\n"));
   return publish_folder(partial_, options_.target);
 }
@@ -115,7 +115,7 @@ Result<void> check_target(const std::string& target) {
 
 Result<void> make_model(const MakeOptions& given, const ConvertObserver& observer) {
   MakeOptions options = given;
-  while (options.target.size() > 1 && options.target.ends_with('/')) options.target.pop_back();
+  options.target = TRY(target_folder(options.target));
   const CheckpointConfig config = TRY(CheckpointConfig::parse(options.config, "config"));
   TRY(check_target(options.target));
   const std::string partial = options.target + ".partial";
