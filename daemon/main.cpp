@@ -73,6 +73,7 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                        .threads = threads,
                        .reader = settings.reader,
                        .look_ahead = settings.look_ahead,
+                       .kv_format = settings.kv_format,
                        .mirrors = settings.mirrors,
                        .observers = records.observers(),
                        .usage_prior = records.usage_prior()},

@@ -79,9 +79,12 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
                                     {"arena_bytes", Json::integer(plan.arena_bytes)},
                                     {"total_bytes", Json::integer(plan.total_bytes())},
                                     {"dense_is_locked", Json::boolean(has_locked_weights)}});
+  const std::string_view kv_format =
+      container.is_reference() ? "f32" : kv_format_name(options.kv_format);
   return Json::object({{"model", Json::string(container.folder())},
                        {"identity", Json::string(fmt::format("{:016x}", container.identity()))},
                        {"kernels", Json::string(options.kernels->name)},
+                       {"kv_format", Json::string(std::string(kv_format))},
                        {"threads", Json::integer(options.threads)},
                        {"memory", memory}});
 }
@@ -89,7 +92,7 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
 }  // namespace
 
 Result<MemoryPlan> plan_model(const Container& container, const Settings& settings) {
-  const ModelSizes sizes = TRY(model_sizes(container, false));
+  const ModelSizes sizes = TRY(model_sizes(container, false, settings.kv_format));
   MemoryNeeds needs{.limits = cgroup_limits(),
                     .dense_bytes = sizes.dense_bytes,
                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
@@ -152,6 +155,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .kernels = options.kernels,
                                             .arena_bytes = plan.arena_bytes,
                                             .kv_pool_bytes = plan.kv_bytes,
+                                            .kv_format = options.kv_format,
                                             .rows_max = plan.rows_max,
                                             .look_ahead = options.look_ahead,
                                             .observers = options.observers,

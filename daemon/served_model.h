@@ -11,6 +11,7 @@
 #include "generation/generation_defaults.h"
 #include "kernels/kernel_table.h"
 #include "memory_plan.h"
+#include "model/kv_format.h"
 #include "settings.h"
 #include "storage/container.h"
 #include "storage/reader_choice.h"
@@ -35,6 +36,7 @@ struct ServedModelOptions {
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
+  KvFormat kv_format = KvFormat::f16;
   std::vector<std::string> mirrors = {};
   std::vector<RoutingObserver*> observers = {};  // outlive the model
   std::vector<float> usage_prior = {};

@@ -111,6 +111,15 @@ const std::map<std::string, Setter, std::less<>>& setters() {
          s.look_ahead = *mode;
          return {};
        }},
+      {"kv-format",
+       [](Settings& s, const std::string& text) -> Result<void> {
+         const std::optional<KvFormat> format = kv_format_from(text);
+         if (!format) {
+           return error(ErrorKind::config, "kv-format: wanted f16 or int8, got \"{}\"", text);
+         }
+         s.kv_format = *format;
+         return {};
+       }},
       {"log-level",
        [](Settings& s, const std::string& text) -> Result<void> {
          const std::optional<LogLevel> level = log_level_from(text);
@@ -208,6 +217,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
   option("reader", "NAME", "what reads experts: auto, io_uring or threads");
   option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
+  option("kv-format", "NAME", "keys of attention: f16, or int8 in two thirds of the memory");
   option("log-level", "L", "error, warning, notice, info or debug");
   Settings settings;
   std::vector<std::string> mirrors;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "experts/look_ahead.h"
+#include "model/kv_format.h"
 #include "platform/log.h"
 #include "platform/result.h"
 #include "storage/reader_choice.h"
@@ -27,6 +28,7 @@ struct Settings {
   std::optional<std::string> trace_routing;    // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
+  KvFormat kv_format = KvFormat::f16;
   std::vector<std::string> mirrors;
   std::optional<std::string> config;
   LogLevel log_level = LogLevel::info;

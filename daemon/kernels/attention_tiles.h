@@ -153,21 +153,28 @@ static inline void weigh_tile(float* scores, int64_t head_lanes, int64_t key_cou
 
 // The place of a cached token.
 static inline const uint8_t* cached_token(const CacheView& cache, int64_t position) {
-  const int64_t bytes = cache.width * (cache.is_f32 ? 4 : 2);
-  return cache.blocks[position / cache_block_tokens] + position % cache_block_tokens * bytes;
+  return cache.blocks[position / cache_block_tokens] +
+         position % cache_block_tokens * cache.row.bytes();
 }
 
-// One token in f32, zeros behind it up to a whole vector.
+// One token in f32. Codes are padded to whole groups, so they may be read and written as vectors.
 template <class Lanes>
-static inline void read_token(const uint8_t* from, bool is_f32, int64_t width, float* to) {
-  const auto* floats = reinterpret_cast<const float*>(from);
-  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+static inline void read_token(const uint8_t* from, const CacheRow& row, float* to) {
+  const auto* codes = reinterpret_cast<const int8_t*>(from);
+  const auto* scales = reinterpret_cast<const float*>(from + padded_columns(row.coded));
+  for (int64_t i = 0; i < row.coded; i += lane_count)
+    Lanes::store(to + i, Lanes::load(codes + i) * Lanes::all(scales[i / group_columns]));
+
+  const auto* floats = reinterpret_cast<const float*>(from + row.coded_bytes());
+  const auto* halves = reinterpret_cast<const uint16_t*>(from + row.coded_bytes());
+  const int64_t n = row.width - row.coded;
+  to += row.coded;
   int64_t i = 0;
-  for (; i + lane_count <= width; i += lane_count)
-    Lanes::store(to + i, is_f32 ? Lanes::load(floats + i) : Lanes::load(halves + i));
-  if (i == width) return;
-  Lanes::store(to + i,
-               is_f32 ? Lanes::load(floats + i, width - i) : Lanes::load(halves + i, width - i));
+  for (; i + lane_count <= n; i += lane_count)
+    Lanes::store(to + i, row.is_f32 ? Lanes::load(floats + i) : Lanes::load(halves + i));
+  if (i == n) return;
+  Lanes::store(to + i, row.is_f32 ? Lanes::load(floats + i, n - i) : Lanes::load(halves + i, n - i),
+               n - i);
 }
 
 // Scratch of attend_spans, cut into its parts.
@@ -212,8 +219,8 @@ static inline void attend_span(const AttentionInput& input, int64_t span, int64_
       const int64_t now = smaller_of(Lanes::dot_keys, n - k);
       float* keys = scratch.keys + k * scratch.key_stride;
       for (int64_t i = 0; i < now; ++i) {
-        read_token<Lanes>(cached_token(input.cache, position_of(tile + k + i)), input.cache.is_f32,
-                          width, keys + i * scratch.key_stride);
+        read_token<Lanes>(cached_token(input.cache, position_of(tile + k + i)), input.cache.row,
+                          keys + i * scratch.key_stride);
       }
       dot_keys<Lanes>(scratch.queries, head_lanes, keys, scratch.key_stride, now, width,
                       input.scale, scratch.scores + k * head_lanes);
@@ -293,7 +300,7 @@ template <class Lanes>
 static inline void index_scores_of(const float* queries, const float* head_weights, int64_t heads,
                                    const CacheView& keys, float scale, float* scratch,
                                    float* scores, int64_t begin, int64_t end) {
-  const int64_t width = keys.width, key_stride = padded_lanes(width);
+  const int64_t width = keys.row.width, key_stride = padded_lanes(width);
   const int64_t head_lanes = padded_lanes(heads);
   float* transposed = scratch;  // [width][head_lanes]
   float* key_rows = transposed + head_lanes * key_stride;
@@ -303,8 +310,7 @@ static inline void index_scores_of(const float* queries, const float* head_weigh
   for (int64_t tile = begin; tile < end; tile += index_tile_keys) {
     const int64_t n = smaller_of(index_tile_keys, end - tile);
     for (int64_t k = 0; k < n; ++k) {
-      read_token<Lanes>(cached_token(keys, tile + k), keys.is_f32, width,
-                        key_rows + k * key_stride);
+      read_token<Lanes>(cached_token(keys, tile + k), keys.row, key_rows + k * key_stride);
     }
     for (int64_t k = 0; k < n; k += Lanes::dot_keys) {
       dot_keys<Lanes>(transposed, head_lanes, key_rows + k * key_stride, key_stride,

@@ -35,18 +35,33 @@ struct Activations {
   int64_t columns;  // logical
 };
 
+// How a cache keeps the values of one token, in one piece: the first `coded` as int8 codes, then
+// the scales of their groups, both as `quantise` makes them, then the others in f16 or f32. A coded
+// value is read back as float(code) * scale, rounded once.
+struct CacheRow {
+  int64_t width = 0;  // values
+  bool is_f32 = false;
+  int64_t coded = 0;
+
+  constexpr int64_t coded_bytes() const {
+    return padded_columns(coded) / group_columns * (group_columns + 4);
+  }
+  constexpr int64_t bytes() const {  // whole words, so that scales are aligned
+    return (coded_bytes() + (width - coded) * (is_f32 ? 4 : 2) + 3) / 4 * 4;
+  }
+};
+
 // A latent cache: tokens in blocks of 64; position p is row p % 64 of blocks[p / 64].
 constexpr int64_t cache_block_tokens = 64;
 struct CacheView {
-  const uint8_t* const* blocks;  // each [64][width] of f16 or f32
-  int64_t width;                 // elements a token
-  bool is_f32;
+  const uint8_t* const* blocks;  // each 64 rows
+  CacheRow row;
 };
 
 struct AttentionInput {
   const float* queries;  // [heads][latent + rope]: absorbed, rotated
   int64_t heads, latent, rope;
-  CacheView cache;           // width = latent + rope, latent first
+  CacheView cache;           // row.width = latent + rope, latent first
   const int32_t* positions;  // ascending, key_count of them; nullptr: 0..key_count-1
   int64_t key_count;
   float scale;  // on the scores
@@ -147,7 +162,7 @@ struct KernelTable {
 
   // scores[t] = sum over heads of w[h] * relu(query[h] . key[t] * scale), keys t in [begin, end).
   // The dot is one chain, the sum over heads a float dot. `scratch`: index_scratch_floats(heads,
-  // keys.width), at a multiple of 64 bytes.
+  // keys.row.width), at a multiple of 64 bytes.
   void (*index_scores)(const float* queries, const float* head_weights, int64_t heads,
                        const CacheView& keys, float scale, float* scratch, float* scores,
                        int64_t begin, int64_t end);

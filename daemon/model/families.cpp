@@ -8,7 +8,7 @@ namespace {
 struct Family {
   std::string_view name;
   Result<std::unique_ptr<Model>> (*open)(const Container&, const ModelOptions&);
-  Result<ModelSizes> (*sizes)(const Container&, bool with_draft);
+  Result<ModelSizes> (*sizes)(const Container&, bool with_draft, KvFormat);
 };
 
 constexpr Family families[] = {
@@ -38,9 +38,9 @@ Result<std::unique_ptr<Model>> open_model(const Container& container, const Mode
   return family->open(container, options);
 }
 
-Result<ModelSizes> model_sizes(const Container& container, bool with_draft) {
+Result<ModelSizes> model_sizes(const Container& container, bool with_draft, KvFormat kv_format) {
   const Family* family = TRY(family_of(container));
-  return family->sizes(container, with_draft);
+  return family->sizes(container, with_draft, kv_format);
 }
 
 }  // namespace glmd

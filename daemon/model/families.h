@@ -9,6 +9,7 @@
 #include "experts/look_ahead.h"
 #include "experts/routing_observer.h"
 #include "kernels/kernel_table.h"
+#include "model/kv_format.h"
 #include "model/layers/router.h"
 #include "model/model.h"
 #include "model/step_times.h"
@@ -25,8 +26,9 @@ struct ModelOptions {
   const KernelTable* kernels = nullptr;
   int64_t arena_bytes = 0;  // experts
   int64_t kv_pool_bytes = 0;
-  int64_t rows_max = 512;   // of one pass
-  bool with_draft = false;  // caches and experts of the draft layer
+  KvFormat kv_format = KvFormat::f16;  // a reference container has f32 whatever this says
+  int64_t rows_max = 512;              // of one pass
+  bool with_draft = false;             // caches and experts of the draft layer
   Verify verify = Verify::first_read;
   StepTimes* times = nullptr;  // measured where given; outlives the model
   LookAhead look_ahead = LookAhead::automatic;
@@ -51,6 +53,7 @@ struct ModelSizes {
   int64_t experts_bytes = 0;    // all of them
   int64_t context_max = 0;
 };
-Result<ModelSizes> model_sizes(const Container& container, bool with_draft);
+Result<ModelSizes> model_sizes(const Container& container, bool with_draft,
+                               KvFormat kv_format = KvFormat::f16);
 
 }  // namespace glmd

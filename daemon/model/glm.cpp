@@ -13,12 +13,16 @@ namespace {
 
 constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
 
-CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft) {
+// Rotary keys stay f16: unlike latents they pass no norm, and are a ninth of a token.
+CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft,
+                         KvFormat format) {
   CacheLayout layout;
   layout.layers = config.layers + (with_draft ? 1 : 0);
-  layout.key_width = config.kv_lora_rank + config.qk_rope_head_dim;
-  layout.index_width = config.index_head_dim;
-  layout.element_bytes = is_reference ? 4 : 2;
+  const bool is_coded = format == KvFormat::int8 && !is_reference;
+  layout.key = {.width = config.kv_lora_rank + config.qk_rope_head_dim,
+                .is_f32 = is_reference,
+                .coded = is_coded ? config.kv_lora_rank : 0};
+  layout.index_key = {.width = config.index_head_dim, .is_f32 = is_reference};
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     layout.index_slot.push_back(config.indexer_full[layer] ? layout.index_layers++ : -1);
   }
@@ -398,7 +402,7 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   std::unique_ptr<GlmModel> model(new GlmModel(options, container.checkpoint()));
   const CheckpointConfig& shape = model->config_;
   const bool with_draft = options.with_draft && container.checkpoint().draft_layers == 1;
-  CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft);
+  CacheLayout layout = cache_layout(shape, container.is_reference(), with_draft, options.kv_format);
   model->latent_norm_eps_ = static_cast<float>(container.latent_norm_eps());
   model->weights_ = TRY(DenseWeights::load(container, options.load_progress));
   model->has_locked_weights_ = options.locks_weights && model->weights_.lock();
@@ -448,10 +452,11 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   return std::unique_ptr<Model>(std::move(model));
 }
 
-Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft) {
+Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft,
+                                   KvFormat kv_format) {
   const CheckpointConfig& config = container.checkpoint();
   const bool with_draft = wants_draft && container.checkpoint().draft_layers == 1;
-  const CacheLayout layout = cache_layout(config, container.is_reference(), with_draft);
+  const CacheLayout layout = cache_layout(config, container.is_reference(), with_draft, kv_format);
   const ExpertTable experts = expert_table(container, config, layout.layers);
   ModelSizes sizes;
   sizes.dense_bytes = DenseWeights::bytes_needed(container);
@@ -462,8 +467,8 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft)
   // The buffers of Workspace, activation codes included.
   const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
   const int64_t floats =
-      7 * config.hidden_size + 2 * config.q_lora_rank + layout.key_width +
-      config.heads * (2 * head_width + 2 * layout.key_width + 2 * config.kv_lora_rank +
+      7 * config.hidden_size + 2 * config.q_lora_rank + layout.key.width +
+      config.heads * (2 * head_width + 2 * layout.key.width + 2 * config.kv_lora_rank +
                       2 * config.v_head_dim) +
       config.index_n_heads * (config.index_head_dim + 1) + config.index_head_dim +
       config.index_topk + 2 * config.n_routed_experts +

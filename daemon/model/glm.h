@@ -17,7 +17,7 @@ class GlmModel : public Model {
  public:
   static Result<std::unique_ptr<Model>> open(const Container& container,
                                              const ModelOptions& options);
-  static Result<ModelSizes> sizes(const Container& container, bool with_draft);
+  static Result<ModelSizes> sizes(const Container& container, bool with_draft, KvFormat kv_format);
 
   const ModelShape& shape() const override { return shape_; }
   Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) override;

@@ -1,8 +1,26 @@
 #include "model/sequence_state.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace glmd {
+
+void store_row(const KernelTable& kernels, const CacheRow& row, const float* values, uint8_t* to) {
+  auto* scales = reinterpret_cast<float*>(to + padded_columns(row.coded));
+  for (int64_t i = 0; i < row.coded; i += group_columns) {
+    const int64_t n = std::min(group_columns, row.coded - i);
+    int32_t sum;  // no dot is made of these codes
+    kernels.quantise(values + i, n, 1, n, reinterpret_cast<int8_t*>(to) + i,
+                     scales + i / group_columns, &sum);
+  }
+  const float* others = values + row.coded;
+  const int64_t n = row.width - row.coded;
+  if (row.is_f32) {
+    std::memcpy(to + row.coded_bytes(), others, static_cast<size_t>(n) * sizeof(float));
+  } else {
+    kernels.to_f16(others, n, reinterpret_cast<uint16_t*>(to + row.coded_bytes()));
+  }
+}
 
 Result<CachePool> CachePool::create(CacheLayout layout, int64_t bytes) {
   CachePool pool;
@@ -65,14 +83,14 @@ uint8_t* GlmSequence::key_at(int64_t layer, int64_t position) {
   DCHECK(position < tokens_max());
   const CacheLayout& layout = pool_.layout();
   return blocks_[position / cache_block_tokens] + layout.keys_offset(layer) +
-         position % cache_block_tokens * layout.key_width * layout.element_bytes;
+         position % cache_block_tokens * layout.key.bytes();
 }
 
 uint8_t* GlmSequence::index_key_at(int64_t layer, int64_t position) {
   DCHECK(position < tokens_max());
   const CacheLayout& layout = pool_.layout();
   return blocks_[position / cache_block_tokens] + layout.index_offset(layer) +
-         position % cache_block_tokens * layout.index_width * layout.element_bytes;
+         position % cache_block_tokens * layout.index_key.bytes();
 }
 
 }  // namespace glmd

@@ -13,25 +13,24 @@
 namespace glmd {
 
 struct CacheLayout {
-  int64_t layers = 0;     // draft layer included where it is used
-  int64_t key_width = 0;  // latent + rope
-  int64_t index_width = 0;
+  int64_t layers = 0;  // draft layer included where it is used
+  CacheRow key;        // latent, then rope
+  CacheRow index_key;
   std::vector<int64_t> index_slot;  // per layer: place among the index caches, or -1
   int64_t index_layers = 0;
-  int64_t element_bytes = 2;  // f16; 4 in reference mode
 
   int64_t bytes_per_token() const {
-    return (layers * key_width + index_layers * index_width) * element_bytes;
+    return layers * key.bytes() + index_layers * index_key.bytes();
   }
   int64_t block_bytes() const { return bytes_per_token() * cache_block_tokens; }
-  int64_t keys_offset(int64_t layer) const {
-    return layer * key_width * cache_block_tokens * element_bytes;
-  }
+  int64_t keys_offset(int64_t layer) const { return layer * key.bytes() * cache_block_tokens; }
   int64_t index_offset(int64_t layer) const {
-    return (layers * key_width + index_slot[layer] * index_width) * cache_block_tokens *
-           element_bytes;
+    return (layers * key.bytes() + index_slot[layer] * index_key.bytes()) * cache_block_tokens;
   }
 };
+
+// Writes the values of one token, as a CacheView reads them.
+void store_row(const KernelTable& kernels, const CacheRow& row, const float* values, uint8_t* to);
 
 class CachePool {
  public:

@@ -55,6 +55,14 @@ TEST(Settings, look_ahead_is_on_off_or_automatic) {
   EXPECT_EQ(wrong.error().message, "--look-ahead: wanted on, off or auto, got \"maybe\"");
 }
 
+TEST(Settings, keys_are_kept_in_f16_or_int8) {
+  EXPECT_EQ((*read({}).value()).kv_format, KvFormat::f16);
+  EXPECT_EQ((*read({"--kv-format", "int8"}).value()).kv_format, KvFormat::int8);
+  const auto wrong = read({"--kv-format", "q8"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--kv-format: wanted f16 or int8, got \"q8\"");
+}
+
 TEST(Settings, the_reader_is_one_of_three) {
   EXPECT_EQ((*read({"--reader", "threads"}).value()).reader, ReaderKind::threads);
   const auto wrong = read({"--reader", "mmap"});

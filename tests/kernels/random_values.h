@@ -83,29 +83,43 @@ struct QuantisedRows {
 
 // A latent cache of random tokens.
 struct Cache {
-  Cache(RandomValues& random, int64_t tokens, int64_t cache_width, bool f32)
-      : width(cache_width), is_f32(f32) {
+  Cache(RandomValues& random, int64_t tokens, const CacheRow& of) : row(of) {
     for (int64_t first = 0; first < tokens; first += cache_block_tokens) {
-      std::vector<uint8_t> block(static_cast<size_t>(cache_block_tokens * width * (f32 ? 4 : 2)));
-      const std::vector<float> values = random.gaussians(cache_block_tokens * width);
-      if (f32) memcpy(block.data(), values.data(), block.size());
-      for (int64_t i = 0; !f32 && i < cache_block_tokens * width; ++i) {
-        const uint16_t half = f32_to_f16(values[static_cast<size_t>(i)]);
-        memcpy(block.data() + i * 2, &half, 2);
-      }
+      std::vector<uint8_t> block(static_cast<size_t>(cache_block_tokens * row.bytes()));
+      for (int64_t token = 0; token < cache_block_tokens; ++token)
+        fill(random, block.data() + token * row.bytes());
       storage.push_back(std::move(block));
     }
     for (const auto& block : storage) blocks.push_back(block.data());
   }
-  CacheView view() const { return {blocks.data(), width, is_f32}; }
-  double at(int64_t token, int64_t i) const {
-    const uint8_t* block = blocks[static_cast<size_t>(token / 64)];
-    const int64_t index = token % 64 * width + i;
-    if (is_f32) return reinterpret_cast<const float*>(block)[index];
-    return f16_to_f32(reinterpret_cast<const uint16_t*>(block)[index]);
+  void fill(RandomValues& random, uint8_t* token) const {
+    const int64_t codes = padded_columns(row.coded);
+    for (int64_t i = 0; i < codes; ++i) token[i] = static_cast<uint8_t>(random.bits() >> 24);
+    for (int64_t i = 0; i < codes / group_columns; ++i) {
+      const float scale = std::fabs(random.gaussian()) / 80;
+      memcpy(token + codes + i * 4, &scale, 4);
+    }
+    for (int64_t i = 0; i < row.width - row.coded; ++i) {
+      const float value = random.gaussian();
+      const uint16_t half = f32_to_f16(value);
+      uint8_t* others = token + row.coded_bytes();
+      if (row.is_f32) memcpy(others + i * 4, &value, 4);
+      if (!row.is_f32) memcpy(others + i * 2, &half, 2);
+    }
   }
-  int64_t width;
-  bool is_f32;
+  CacheView view() const { return {blocks.data(), row}; }
+  double at(int64_t position, int64_t i) const {
+    const uint8_t* token = blocks[static_cast<size_t>(position / 64)] + position % 64 * row.bytes();
+    if (i < row.coded) {
+      float scale;
+      memcpy(&scale, token + padded_columns(row.coded) + i / group_columns * 4, 4);
+      return static_cast<float>(static_cast<int8_t>(token[i])) * scale;
+    }
+    const uint8_t* others = token + row.coded_bytes();
+    if (row.is_f32) return reinterpret_cast<const float*>(others)[i - row.coded];
+    return f16_to_f32(reinterpret_cast<const uint16_t*>(others)[i - row.coded]);
+  }
+  CacheRow row;
   std::vector<std::vector<uint8_t>> storage;
   std::vector<const uint8_t*> blocks;
 };

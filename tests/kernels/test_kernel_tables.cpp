@@ -402,12 +402,14 @@ struct Latent {
 
 TEST_P(KernelTables, attention_has_the_bits_of_scalar) {
   RandomValues random(29);
-  for (const bool is_f32 : {true, false}) {
-    for (const auto [latent, rope] :
-         {Latent{1, 1}, {16, 16}, {24, 8}, {40, 10}, {67, 3}, {512, 64}}) {
-      const Cache cache(random, 1400, latent + rope, is_f32);
+  for (const auto [latent, rope] :
+       {Latent{1, 1}, {16, 16}, {24, 8}, {40, 10}, {67, 3}, {512, 64}}) {
+    const int64_t width = latent + rope;
+    for (const CacheRow& row :
+         {CacheRow{width, true}, CacheRow{width, false}, CacheRow{width, false, latent}}) {
+      const Cache cache(random, 1400, row);
       for (const int64_t heads : {1, 3, 4, 9, 16, 23, 64}) {
-        const std::vector<float> queries = random.gaussians(heads * (latent + rope));
+        const std::vector<float> queries = random.gaussians(heads * width);
         for (const int64_t key_count : {0, 1, 2, 63, 64, 65, 131, 256, 257, 600}) {
           if (latent == 512 && (key_count > 65 || heads > 9) && heads != 23) continue;
           std::vector<int32_t> positions;
@@ -432,7 +434,7 @@ TEST_P(KernelTables, attention_has_the_bits_of_scalar) {
 TEST_P(KernelTables, attention_keeps_what_is_not_finite) {
   RandomValues random(31);
   const int64_t heads = 17, latent = 20, rope = 4, width = latent + rope;
-  Cache cache(random, 300, width, true);
+  Cache cache(random, 300, {width, true});
   const auto set = [&](int64_t token, int64_t i, float value) {
     auto* block = reinterpret_cast<float*>(cache.storage[static_cast<size_t>(token / 64)].data());
     block[token % 64 * width + i] = value;
@@ -456,7 +458,7 @@ TEST_P(KernelTables, index_scores_have_the_bits_of_scalar) {
   RandomValues random(30);
   for (const bool is_f32 : {true, false}) {
     for (const int64_t width : {1, 16, 24, 50, 128}) {
-      const Cache cache(random, 200, width, is_f32);
+      const Cache cache(random, 200, {width, is_f32});
       for (const int64_t heads : {1, 3, 4, 16, 21, 32, 33}) {
         const std::vector<float> queries = random.gaussians(heads * width),
                                  weights = random.gaussians(heads);

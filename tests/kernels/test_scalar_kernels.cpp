@@ -216,9 +216,10 @@ TEST(ScalarKernels, rotation_turns_adjacent_pairs) {
 TEST(ScalarKernels, attention_is_the_softmax_average_of_latents) {
   RandomValues random(15);
   const int64_t heads = 3, latent = 40, rope = 8;
-  for (const bool is_f32 : {true, false}) {
+  for (const CacheRow& row : {CacheRow{latent + rope, true}, CacheRow{latent + rope, false},
+                              CacheRow{latent + rope, false, latent}}) {
     for (const int64_t key_count : {1, 2, 63, 64, 65, 200, 700}) {
-      const Cache cache(random, 1100, latent + rope, is_f32);
+      const Cache cache(random, 1100, row);
       std::vector<int32_t> positions;
       for (int64_t k = 0; k < key_count; ++k) positions.push_back(static_cast<int32_t>(k + k / 2));
       const std::vector<float> queries = random.gaussians(heads * (latent + rope));
@@ -250,14 +251,14 @@ TEST(ScalarKernels, attention_is_the_softmax_average_of_latents) {
 
 TEST(ScalarKernels, attention_without_keys_is_zero) {
   const std::vector<float> queries(16, 1.0f);
-  EXPECT_EQ(attend(kernels, {queries.data(), 1, 12, 4, {nullptr, 16, true}, nullptr, 0, 1.0f}),
+  EXPECT_EQ(attend(kernels, {queries.data(), 1, 12, 4, {nullptr, {16, true}}, nullptr, 0, 1.0f}),
             std::vector<float>(12, 0.0f));
 }
 
 TEST(ScalarKernels, attention_to_all_positions_needs_no_list) {
   RandomValues random(16);
   const int64_t heads = 2, latent = 32, rope = 16;
-  const Cache cache(random, 150, latent + rope, false);
+  const Cache cache(random, 150, {latent + rope});
   const std::vector<float> queries = random.gaussians(heads * (latent + rope));
   std::vector<int32_t> positions(150);
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
@@ -272,7 +273,7 @@ TEST(ScalarKernels, attention_to_all_positions_needs_no_list) {
 TEST(ScalarKernels, index_scores_sum_positive_parts_of_heads) {
   RandomValues random(17);
   const int64_t heads = 5, width = 48;
-  const Cache cache(random, 100, width, false);
+  const Cache cache(random, 100, {width});
   const std::vector<float> queries = random.gaussians(heads * width),
                            weights = random.gaussians(heads);
   std::vector<float> scores(100, -1.0f);

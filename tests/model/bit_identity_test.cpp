@@ -76,6 +76,37 @@ TEST(BitIdentityOfSpans, a_team_that_shares_the_keys_of_a_row_never_changes_a_bi
   }
 }
 
+TEST(BitIdentityOfCodedKeys, steps_threads_and_kernels_never_change_a_bit) {
+  const ReferenceModel reference = read_reference("base");
+  const TemporaryFolder folder;
+  const Container container = convert_and_open(oracle_folder("base"), folder / "container",
+                                               Policy::q8, Policy::q8, reference.latent_norm_eps);
+  const std::vector<int32_t>& ids = reference.cases.back().ids;
+  const Logits whole =
+      logits_of(container, ids, {.kernels = "scalar", .kv_format = KvFormat::int8});
+  const Logits of_f16 = logits_of(container, ids, {.kernels = "scalar"});
+  ASSERT_EQ(of_f16.main.size(), whole.main.size());
+  EXPECT_NE(std::memcmp(of_f16.main.data(), whole.main.data(), whole.main.size() * 4), 0);
+  for (const char* kernels : {"scalar", "avx2", "avx512"}) {
+    if (find_kernels(kernels) == nullptr) continue;  // this CPU has no such table
+    for (const int threads : {1, 2}) {
+      for (const int64_t step_rows : {int64_t{1}, int64_t{7}, int64_t{4096}}) {
+        const Logits got = logits_of(container, ids,
+                                     {.threads = threads,
+                                      .kernels = kernels,
+                                      .step_rows = step_rows,
+                                      .kv_format = KvFormat::int8});
+        SCOPED_TRACE(testing::Message()
+                     << kernels << ", " << threads << " threads, steps of " << step_rows);
+        ASSERT_EQ(got.main.size(), whole.main.size());
+        EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
+        ASSERT_EQ(got.draft.size(), whole.draft.size());
+        EXPECT_EQ(std::memcmp(got.draft.data(), whole.draft.data(), got.draft.size() * 4), 0);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(models, BitIdentity,
                          testing::Combine(testing::Values("base", "fp8", "odd", "groups"),
                                           testing::Values(Policy::exact, Policy::nl4, Policy::q8)));

@@ -85,11 +85,12 @@ struct RunOptions {
   double arena_share = 1;  // of the experts; 0: the floor
   LookAhead look_ahead = LookAhead::automatic;
   int64_t step_rows = 1 << 12;
+  KvFormat kv_format = KvFormat::f16;
 };
 
 inline std::unique_ptr<Model> open_for(const Container& container, const RunOptions& options,
                                        int64_t tokens) {
-  const ModelSizes sizes = model_sizes(container, true).value();
+  const ModelSizes sizes = model_sizes(container, true, options.kv_format).value();
   return open_model(container,
                     {.threads = options.threads,
                      .kernels = find_kernels(options.kernels),
@@ -98,6 +99,7 @@ inline std::unique_ptr<Model> open_for(const Container& container, const RunOpti
                                   static_cast<int64_t>(options.arena_share *
                                                        static_cast<double>(sizes.experts_bytes))),
                      .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
+                     .kv_format = options.kv_format,
                      .rows_max = options.step_rows,
                      .with_draft = true,
                      .look_ahead = options.look_ahead})

@@ -21,7 +21,7 @@ struct Options {
   std::string model, ids, logits, draft_logits, ppl, questions, trace_routing;
   int64_t greedy = 0, step = 512, arena_bytes = 0, failures_max = 20;
   int threads = 1;
-  std::string kernels = "auto";
+  std::string kernels = "auto", kv_format = "f16";
 };
 
 struct Loaded {
@@ -71,7 +71,8 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
     observers.push_back(loaded.trace.get());
   }
   const bool with_draft = !options.draft_logits.empty();
-  const ModelSizes sizes = TRY(model_sizes(loaded.container, with_draft));
+  const KvFormat kv_format = *kv_format_from(options.kv_format);  // main saw to it
+  const ModelSizes sizes = TRY(model_sizes(loaded.container, with_draft, kv_format));
   const int64_t tokens = round_up(context_tokens, cache_block_tokens);
   loaded.model = TRY(open_model(
       loaded.container,
@@ -79,6 +80,7 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
        .kernels = kernels,
        .arena_bytes = options.arena_bytes > 0 ? options.arena_bytes : sizes.experts_bytes,
        .kv_pool_bytes = (tokens + cache_block_tokens) * sizes.kv_bytes_per_token,
+       .kv_format = kv_format,
        .rows_max = options.step,
        .with_draft = with_draft,
        .observers = std::move(observers)}));
@@ -238,6 +240,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "threads that do arithmetic")
       ->check(CLI::Range(1, 1024));
   app.add_option("--kernels", options.kernels, "auto, scalar, avx2 or avx512");
+  app.add_option("--kv-format", options.kv_format, "keys of attention: f16 or int8")
+      ->check(CLI::IsMember({"f16", "int8"}));
   app.add_option("--arena", options.arena_bytes, "bytes for experts in memory (default: all)")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--step", options.step, "rows per forward pass; 1 is one by one")

@@ -22,6 +22,7 @@ struct Lanes {
   static inline Lanes load(const float* from, int64_t n);
   static inline Lanes load(const uint16_t* halves);
   static inline Lanes load(const uint16_t* halves, int64_t n);
+  static inline Lanes load(const int8_t* codes);
   static inline void store(float* to, const Lanes& x);
   static inline void store(float* to, const Lanes& x, int64_t n);
   static inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c);
@@ -173,6 +174,11 @@ inline Lanes Lanes::load(const uint16_t* halves) {
 }
 inline Lanes Lanes::load(const uint16_t* halves, int64_t n) {
   return load_16(reinterpret_cast<const Half*>(halves), n);
+}
+inline Lanes Lanes::load(const int8_t* codes) {
+  const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(all)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(all, 8)))};
 }
 inline void Lanes::store(float* to, const Lanes& x) {
   _mm256_storeu_ps(to, x.low);

@@ -59,6 +59,10 @@ struct Lanes {
   static inline Lanes load(const uint16_t* halves, int64_t n) {
     return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), halves))};
   }
+  static inline Lanes load(const int8_t* codes) {
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all))};
+  }
   static inline void store(float* to, const Lanes& x) { _mm512_storeu_ps(to, x.v); }
   static inline void store(float* to, const Lanes& x, int64_t n) {
     _mm512_mask_storeu_ps(to, first_lanes(n), x.v);

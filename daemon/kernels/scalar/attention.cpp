@@ -11,12 +11,18 @@ namespace {
 constexpr float infinity = std::bit_cast<float>(0x7f800000u);
 
 // One key in f32.
-void read_key(const CacheView& cache, int64_t position, int64_t width, float* key) {
-  const uint8_t* block = cache.blocks[position / cache_block_tokens];
-  const int64_t first = position % cache_block_tokens * cache.width;
-  for (int64_t i = 0; i < width; ++i) {
-    key[i] = cache.is_f32 ? load(reinterpret_cast<const float*>(block) + first + i)
-                          : load(reinterpret_cast<const Half*>(block) + first + i);
+void read_key(const CacheView& cache, int64_t position, float* key) {
+  const CacheRow& row = cache.row;
+  const uint8_t* token =
+      cache.blocks[position / cache_block_tokens] + position % cache_block_tokens * row.bytes();
+  const auto* scales = reinterpret_cast<const float*>(token + padded_columns(row.coded));
+  for (int64_t i = 0; i < row.coded; ++i) {
+    key[i] = static_cast<float>(static_cast<int8_t>(token[i])) * scales[i / group_columns];
+  }
+  const uint8_t* others = token + row.coded_bytes();
+  for (int64_t i = 0; i < row.width - row.coded; ++i) {
+    key[row.coded + i] = row.is_f32 ? load(reinterpret_cast<const float*>(others) + i)
+                                    : load(reinterpret_cast<const Half*>(others) + i);
   }
 }
 
@@ -43,7 +49,7 @@ void attend_span(const AttentionInput& input, const float* query, int64_t first,
     const int64_t n = last - tile < attention_tile_keys ? last - tile : attention_tile_keys;
     const auto read = [&](int64_t k) {
       const int64_t rank = tile + k;
-      read_key(input.cache, input.positions == nullptr ? rank : input.positions[rank], width, key);
+      read_key(input.cache, input.positions == nullptr ? rank : input.positions[rank], key);
     };
     float weights[attention_tile_keys];
     float new_max = max;
@@ -145,10 +151,10 @@ void index_scores(const float* queries, const float* head_weights, int64_t heads
                   const CacheView& keys, float scale, float* scratch, float* scores, int64_t begin,
                   int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
-    read_key(keys, t, keys.width, scratch);
+    read_key(keys, t, scratch);
     float lanes[dot_lanes] = {};
     for (int64_t h = 0; h < heads; ++h) {
-      const float score = chain_dot(scratch, queries + h * keys.width, keys.width) * scale;
+      const float score = chain_dot(scratch, queries + h * keys.row.width, keys.row.width) * scale;
       float& lane = lanes[h % dot_lanes];
       lane = std::fma(head_weights[h], larger(0.0f, score), lane);
     }

@@ -12,7 +12,7 @@ namespace {
 void store_keys(const Compute& compute, const CheckpointConfig& config, float latent_norm_eps,
                 const LayerWeights& weights, int64_t layer, const CacheLayout& layout,
                 std::span<const PassRow> rows, Workspace& workspace) {
-  const int64_t latent = config.kv_lora_rank, width = layout.key_width;
+  const int64_t latent = config.kv_lora_rank, width = layout.key.width;
   const int64_t pairs = config.qk_rope_head_dim / 2;
   const auto row_count = static_cast<int64_t>(rows.size());
   compute.team.run(row_count, 4, [&](int64_t begin, int64_t end, int) {
@@ -21,12 +21,8 @@ void store_keys(const Compute& compute, const CheckpointConfig& config, float la
       const int64_t angle = row * pairs;
       compute.kernels.rms_norm(key, weights.kv_a_norm, latent, latent_norm_eps, key);
       compute.kernels.rotate(key + latent, &workspace.cos[angle], &workspace.sin[angle], pairs);
-      uint8_t* cached = rows[row].sequence->key_at(layer, rows[row].position);
-      if (layout.element_bytes == 4) {
-        std::memcpy(cached, key, static_cast<size_t>(width) * sizeof(float));
-      } else {
-        compute.kernels.to_f16(key, width, reinterpret_cast<uint16_t*>(cached));
-      }
+      store_row(compute.kernels, layout.key, key,
+                rows[row].sequence->key_at(layer, rows[row].position));
     }
   });
 }
@@ -110,7 +106,7 @@ class RowAttention {
         .heads = heads_,
         .latent = latent_,
         .rope = rope_,
-        .cache = {blocks.data(), layout_.key_width, layout_.element_bytes == 4},
+        .cache = {blocks.data(), layout_.key},
         .positions = workspace_.selected_count[row] == 0
                          ? nullptr
                          : workspace_.selected.data() + row * config_.index_topk,
@@ -192,9 +188,9 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
   const int64_t heads = config.heads, latent = config.kv_lora_rank, v = config.v_head_dim;
 
   float* rank = grown(workspace.query_rank, row_count * config.q_lora_rank);
-  float* keys = grown(workspace.key_raw, row_count * layout.key_width);
+  float* keys = grown(workspace.key_raw, row_count * layout.key.width);
   multiply(compute, weights.q_a, workspace.normed_rows, rank, config.q_lora_rank);
-  multiply(compute, weights.kv_a, workspace.normed_rows, keys, layout.key_width);
+  multiply(compute, weights.kv_a, workspace.normed_rows, keys, layout.key.width);
   mark(workspace.times, StepPart::projections);
   compute.team.run(row_count, 4, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace glmd {
 namespace {
@@ -44,11 +43,10 @@ class Selector {
     rows_[row].sequence->index_blocks(layer_, blocks);
     float* scratch =
         grown_aligned(workspace_.index_scratch[thread], index_scratch_floats(heads, width));
-    compute_.kernels.index_scores(workspace_.index_queries.data() + row * heads * width,
-                                  workspace_.index_weights.data() + row * heads, heads,
-                                  {blocks.data(), width, layout_.element_bytes == 4},
-                                  1.0F / std::sqrt(static_cast<float>(width)), scratch, scores,
-                                  begin, end);
+    compute_.kernels.index_scores(
+        workspace_.index_queries.data() + row * heads * width,
+        workspace_.index_weights.data() + row * heads, heads, {blocks.data(), layout_.index_key},
+        1.0F / std::sqrt(static_cast<float>(width)), scratch, scores, begin, end);
   }
 
   void select(int64_t row, int64_t thread, const float* scores) {
@@ -111,12 +109,8 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
     float* key = keys + row * width;
     compute.kernels.layer_norm(key, weights.k_norm, weights.k_norm_bias, width, 1e-6F, key);
     compute.kernels.rotate(key, &workspace.cos[row * pairs], &workspace.sin[row * pairs], pairs);
-    uint8_t* cached = rows[row].sequence->index_key_at(layer, rows[row].position);
-    if (layout.element_bytes == 4) {
-      std::memcpy(cached, key, static_cast<size_t>(width) * sizeof(float));
-    } else {
-      compute.kernels.to_f16(key, width, reinterpret_cast<uint16_t*>(cached));
-    }
+    store_row(compute.kernels, layout.index_key, key,
+              rows[row].sequence->index_key_at(layer, rows[row].position));
   }
 
   // Up to index_topk visible tokens the selection is everything.
