@@ -91,8 +91,7 @@ void Session::add_text(int32_t token) {
   if (context_.tokenizer == nullptr) {
     release(std::to_string(token) + " ");
   } else if (end_think_id_ == token) {
-    // Outside a thought it is no text either: what stood before it has been sent.
-    if (is_in_thought_) end_thought();
+    end_thought();
   } else if (think_id_ == token && !is_in_thought_) {
     release(assembler_.finish());
     is_in_thought_ = true;
@@ -103,7 +102,9 @@ void Session::add_text(int32_t token) {
 
 void Session::end_thought() {
   release(assembler_.finish());
-  is_in_thought_ = false;
+  const bool was_asked_for = std::exchange(is_in_thought_, false);
+  // Else it has been sent as answer; what follows stands apart.
+  if (!was_asked_for && completion_tokens_ > 1) release("\n");
 }
 
 void Session::release(std::string text) {
