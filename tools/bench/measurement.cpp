@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "platform/standard_streams.h"
+
 namespace glmd {
 
 static double thread_seconds() {
