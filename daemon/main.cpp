@@ -1,9 +1,7 @@
 // glmd: settings, then the plan, then two threads: this one becomes the loop, the other computes.
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "doctor.h"
 #include "doctor_facts.h"
@@ -13,6 +11,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "platform/standard_streams.h"
 #include "routing_records.h"
 #include "served_model.h"
 #include "server/server.h"
@@ -42,8 +41,7 @@ Result<std::string> model_folder(const Settings& settings) {
 Result<const KernelTable*> kernels_for(const Settings& settings) {
   const KernelTable* kernels = find_kernels(settings.kernels.c_str());
   if (kernels == nullptr) {
-    return error(ErrorKind::config, "kernels: this processor has no table \"{}\"",
-                 settings.kernels);
+    return error(ErrorKind::config, "kernels: this processor cannot run {}", settings.kernels);
   }
   return kernels;
 }
@@ -54,6 +52,11 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   log_info("{}: identity {:016x}, {} kernels, {} threads", container.folder(), container.identity(),
            kernels->name, threads);
   log_info("memory plan\n{}", plan.to_text());
+  if (plan.missed_bytes) {
+    log_line(LogLevel::notice,
+             fmt::format("memory: {} bytes asked for, {} taken: the limit is {}",
+                         *plan.missed_bytes, plan.budget_bytes, plan.budget_source));
+  }
 
   const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   Channel channel;
@@ -88,9 +91,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
 }
 
 Result<void> print(const std::string& text) {
-  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
-  if (written == text.size() && std::fflush(stdout) == 0) return {};
-  return error(ErrorKind::io, "standard output: {}", std::strerror(errno));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return finish_output();
 }
 
 // --plan and --doctor. The exit code.
@@ -130,18 +132,30 @@ Result<int> run(const Settings& settings) {
   return 0;
 }
 
+// The library's way of saying that there is no room for another thread; it ends here.
+Result<int> run_or_say_why(const Settings& settings) {
+  try {
+    return run(settings);
+  } catch (const std::system_error& failure) {
+    return error(ErrorKind::no_memory,
+                 "threads: {} (LimitNPROC=, TasksMax= of the unit, ulimit -u)",
+                 failure.code().message());
+  }
+}
+
 }  // namespace
 }  // namespace glmd
 
 int main(int argc, char** argv) {
+  glmd::hold_standard_streams();
   const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
   if (!settings.ok()) {
     std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());
     return glmd::exit_code(settings.error().kind);
   }
-  if (!settings.value()) return 0;
+  if (!settings.value()) return glmd::finish_program("glmd", 0);
   glmd::set_log_level(settings.value()->log_level);
-  const glmd::Result<int> result = glmd::run(*settings.value());
+  const glmd::Result<int> result = glmd::run_or_say_why(*settings.value());
   if (!result.ok()) {
     glmd::log_error("{}", result.error().message);
     return glmd::exit_code(result.error().kind);

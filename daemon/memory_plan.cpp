@@ -42,7 +42,9 @@ int64_t choose_rows(const MemoryNeeds& needs, int64_t free_bytes) {
 }  // namespace
 
 std::string MemoryPlan::to_text() const {
-  std::string text = line("budget", budget_bytes, budget_source);
+  const std::string missed =
+      missed_bytes ? fmt::format(", instead of {} bytes asked for", *missed_bytes) : "";
+  std::string text = line("budget", budget_bytes, budget_source + missed);
   text += line("dense weights", dense_bytes, "always resident");
   text +=
       line("KV cache", kv_bytes, fmt::format("{} sessions of {} tokens", sessions, context_tokens));
@@ -65,6 +67,9 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   MemoryPlan plan;
   plan.budget_bytes = least->bytes;
   plan.budget_source = least->name;
+  if (needs.asked_bytes && *needs.asked_bytes > plan.budget_bytes) {
+    plan.missed_bytes = needs.asked_bytes;
+  }
   plan.dense_bytes = needs.dense_bytes;
   plan.reserve_bytes = reserve_bytes_least + parsed_bytes_per_text_byte * needs.text_bytes;
   plan.experts_bytes = needs.experts_bytes;

@@ -27,11 +27,13 @@ struct MemoryNeeds {
   int64_t context_max = 0;                // of the checkpoint
   std::optional<int64_t> context_tokens;  // set by the administrator
   std::optional<int64_t> sessions;
+  std::optional<int64_t> asked_bytes;  // by the administrator; one of the limits
 };
 
 struct MemoryPlan {
   int64_t budget_bytes = 0;
   std::string budget_source;
+  std::optional<int64_t> missed_bytes;  // what was asked for, where the budget is less
   int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, reserve_bytes = 0, arena_bytes = 0;
   int64_t arena_bytes_min = 0, experts_bytes = 0;
   int64_t context_tokens = 0, sessions = 0, rows_max = 0;

@@ -99,7 +99,8 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
                     .experts_bytes = sizes.experts_bytes,
                     .context_max = sizes.context_max,
                     .context_tokens = settings.context_tokens,
-                    .sessions = settings.sessions};
+                    .sessions = settings.sessions,
+                    .asked_bytes = settings.memory_bytes};
   Result<MemoryLimit> available = available_memory();
   if (available.ok()) {
     needs.limits.push_back(std::move(available).value());

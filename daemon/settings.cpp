@@ -67,6 +67,10 @@ const std::map<std::string, Setter, std::less<>>& setters() {
        }},
       {"kernels",
        [](Settings& s, const std::string& text) -> Result<void> {
+         if (text != "auto" && text != "scalar" && text != "avx2" && text != "avx512") {
+           return error(ErrorKind::config,
+                        "kernels: wanted auto, scalar, avx2 or avx512, got \"{}\"", text);
+         }
          s.kernels = text;
          return {};
        }},

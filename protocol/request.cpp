@@ -145,6 +145,15 @@ std::optional<uint64_t> only_id_of(const Words& words) {
   return parse_id(words.positional[0]);
 }
 
+// A verb that stands alone.
+std::optional<Request> read_bare_request(std::string_view verb) {
+  if (verb == "PING") return Ping{};
+  if (verb == "STATUS") return Status{};
+  if (verb == "PLAN") return Plan{};
+  if (verb == "DOCTOR") return Doctor{};
+  return std::nullopt;
+}
+
 std::variant<Request, Fault> read_hello(const Words& words) {
   constexpr std::string_view prefix = "GLMD/";
   if (words.positional.size() != 1 || !words.positional[0].starts_with(prefix)) {
@@ -158,13 +167,14 @@ std::variant<Request, Fault> read_hello(const Words& words) {
   return Hello{*number, client ? *client : ""};
 }
 
-// Every verb without a payload.
+// Every verb without a payload. Keys that are not known here are skipped: they ask for nothing that
+// could be refused.
 std::variant<Request, Fault> read_short_request(const Words& words) {
   if (words.verb == "HELLO") return read_hello(words);
-  if (words.verb == "PING") return Ping{};
-  if (words.verb == "STATUS") return Status{};
-  if (words.verb == "PLAN") return Plan{};
-  if (words.verb == "DOCTOR") return Doctor{};
+  if (const auto request = read_bare_request(words.verb)) {
+    if (words.positional.empty()) return *request;
+    return bad_value(std::nullopt, words.verb + " takes no arguments");
+  }
   if (words.verb == "CANCEL" && words.positional.size() == 1 && words.positional[0] == "*") {
     return Cancel{};
   }

@@ -121,8 +121,7 @@ ErrorKind kind_of(ErrorCode code) {
     case ErrorCode::grammar:
     case ErrorCode::slot_bad:
       return ErrorKind::bad_input;
-    case ErrorCode::cancelled:
-      return ErrorKind::cancelled;
+    case ErrorCode::cancelled:  // by others; who cancels himself does not get here
     case ErrorCode::engine:
     case ErrorCode::internal:
     case ErrorCode::slow_client:

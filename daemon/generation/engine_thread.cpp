@@ -1,6 +1,7 @@
 #include "generation/engine_thread.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "platform/json.h"
@@ -26,7 +27,18 @@ std::optional<Error> EngineThread::join() {
   return error_;
 }
 
+// The standard library tells by an exception that there is no room for another thread; it ends
+// here.
 void EngineThread::run() {
+  try {
+    load_and_run();
+  } catch (const std::system_error& failure) {
+    error_ = error(ErrorKind::no_memory, "threads: {}", failure.code().message());
+  }
+  channel_.send(EngineStopped{error_ ? error_->message : ""});
+}
+
+void EngineThread::load_and_run() {
   load_began_ns_ = clock_.now_ns();
   const Json status = Json::object(
       {{"state", Json::string("loading")}, {"status", Json::string("loading weights")}});
@@ -40,7 +52,6 @@ void EngineThread::run() {
     for (Command& command : channel_.take_commands()) hold_back(std::move(command));
     refuse_waiting(has_quit_ ? "DRAINING" : "ENGINE", loaded.error().message);
   }
-  channel_.send(EngineStopped{error_ ? error_->message : ""});
 }
 
 Result<void> EngineThread::on_progress(int64_t bytes_done, int64_t bytes_total) {

@@ -38,6 +38,7 @@ class EngineThread {
 
  private:
   void run();
+  void load_and_run();
   Result<void> on_progress(int64_t bytes_done, int64_t bytes_total);
   void report_loading(int64_t bytes_done, int64_t bytes_total);
   void hold_back(Command command);

@@ -90,8 +90,9 @@ bool Session::is_stop_id(int32_t token) const {
 void Session::add_text(int32_t token) {
   if (context_.tokenizer == nullptr) {
     release(std::to_string(token) + " ");
-  } else if (end_think_id_ == token && is_in_thought_) {
-    end_thought();
+  } else if (end_think_id_ == token) {
+    // Outside a thought it is no text either: what stood before it has been sent.
+    if (is_in_thought_) end_thought();
   } else if (think_id_ == token && !is_in_thought_) {
     release(assembler_.finish());
     is_in_thought_ = true;

@@ -45,6 +45,19 @@ const sockaddr* base_of(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
+// Why the socket cannot be had: no folder, no room, a read-only file system.
+Error place_error(std::string_view what) {
+  Error failure = system_error(what);
+  if (failure.kind == ErrorKind::io) failure.kind = ErrorKind::unavailable;
+  return failure;
+}
+
+std::optional<FileIdentity> identity_of(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return FileIdentity{status.st_dev, status.st_ino};
+}
+
 // A socket file without a listener is left over from a crash and may go; a live one is somebody's.
 Result<void> remove_stale_socket(const std::string& path, const sockaddr_un& address) {
   struct stat status {};
@@ -56,7 +69,7 @@ Result<void> remove_stale_socket(const std::string& path, const sockaddr_un& add
       ::connect(probe, base_of(address), sizeof(address)) != 0 && errno == ECONNREFUSED;
   ::close(probe);
   if (!is_stale) return error(ErrorKind::busy, "another daemon listens there");
-  if (::unlink(path.c_str()) != 0) return system_error("unlink");
+  if (::unlink(path.c_str()) != 0) return place_error("unlink");
   return {};
 }
 
@@ -68,7 +81,7 @@ Result<int> bind_socket(const sockaddr_un& address) {
   const int status = ::bind(descriptor, base_of(address), sizeof(address));
   ::umask(mask);
   if (status != 0) {
-    Error failure = system_error("bind");
+    Error failure = place_error("bind");
     ::close(descriptor);
     return failure;
   }
@@ -96,13 +109,13 @@ Server::Server(const ServerOptions& options, Channel& channel)
 Server::~Server() {
   channel_.set_wake_loop({});
   connections_.clear();
+  remove_own_socket();
   close_listeners();
   wake_.reset();
   timer_.reset();
   prepare_.reset();
   terminate_.reset();
   interrupt_.reset();
-  if (owns_path_) ::unlink(options_.socket_path.c_str());
   if (!loop_) return;
   uv_run(loop_.get(), UV_RUN_DEFAULT);  // the close callbacks
   CHECK(uv_loop_close(loop_.get()) == 0);
@@ -160,7 +173,7 @@ Result<void> Server::listen_at_path() {
   const sockaddr_un address = TRY(address_of(options_.socket_path));
   TRY(remove_stale_socket(options_.socket_path, address));
   const int descriptor = TRY(bind_socket(address));
-  owns_path_ = true;
+  own_socket_ = identity_of(options_.socket_path);
   return listen_on(descriptor);
 }
 
@@ -180,6 +193,14 @@ Result<void> Server::listen_on(int descriptor) {
 
 void Server::close_listeners() {
   listeners_.clear();
+}
+
+// Who removed it may have given its path to another daemon. While we listen, our inode is not used
+// again.
+void Server::remove_own_socket() {
+  if (own_socket_ && identity_of(options_.socket_path) == own_socket_) {
+    ::unlink(options_.socket_path.c_str());
+  }
 }
 
 Result<void> Server::run() {
@@ -209,9 +230,29 @@ int64_t Server::now_ms() const {
   return static_cast<int64_t>(uv_now(loop_.get()));
 }
 
-bool Server::has_room_for(int64_t prompt_bytes) const {
-  return std::ssize(routes_) < options_.requests_max &&
-         prompt_bytes_ + prompt_bytes <= options_.limits.queued_input_bytes_max;
+std::optional<std::string> Server::find_shortage(uid_t uid, int64_t prompt_bytes) const {
+  const int64_t bytes_max = options_.limits.queued_input_bytes_max;
+  if (std::ssize(routes_) >= options_.requests_max) {
+    return fmt::format("{} live requests, as many as there may be", options_.requests_max);
+  }
+  if (prompt_bytes_ + prompt_bytes > bytes_max) {
+    return fmt::format("the live prompts of all users have {} bytes at most", bytes_max);
+  }
+  // One user leaves half to the others.
+  int64_t user_requests = 0, user_bytes = 0;
+  for (const auto& [id, route] : routes_) {
+    if (route.uid != uid) continue;
+    ++user_requests;
+    user_bytes += route.prompt_bytes;
+  }
+  const int64_t user_requests_max = std::max<int64_t>(1, options_.requests_max / 2);
+  if (user_requests >= user_requests_max) {
+    return fmt::format("{} live requests of this user, as many as one may have", user_requests_max);
+  }
+  if (user_bytes + prompt_bytes > bytes_max / 2) {
+    return fmt::format("the live prompts of one user have {} bytes at most", bytes_max / 2);
+  }
+  return std::nullopt;
 }
 
 std::string Server::status_json() const {
@@ -235,7 +276,7 @@ std::string Server::status_json() const {
 void Server::submit(Connection& connection, uint64_t client_id, Submit command) {
   command.id = next_request_id_++;
   const int64_t bytes = std::ssize(command.prompt);
-  routes_[command.id] = {connection.id(), client_id, bytes};
+  routes_[command.id] = {connection.id(), connection.uid(), client_id, bytes};
   prompt_bytes_ += bytes;
   ++accepted_count_;
   const RequestId id = command.id;
@@ -273,7 +314,9 @@ void Server::admit(UvHandle<uv_pipe_t> pipe) {
   auto& connection = connections_[id] =
       std::make_unique<Connection>(*this, id, std::move(pipe), std::move(peer).value(), role);
   if (count >= options_.limits.connections_per_uid_max) {
-    connection->refuse(ErrorCode::queue_full, "too many connections of this user");
+    connection->refuse(ErrorCode::queue_full,
+                       fmt::format("too many connections of this user: at most {}",
+                                   options_.limits.connections_per_uid_max));
   } else {
     connection->start();
   }
@@ -305,12 +348,11 @@ void Server::on_tick() {
 }
 
 void Server::on_signal() {
-  if (state_ == ServerState::draining) {
-    log_info("asked twice to stop: ending at once");
-    stop_loop();
-  } else {
-    begin_drain();
-  }
+  if (state_ != ServerState::draining) return begin_drain();
+  if (has_drain_expired_) return stop_loop();
+  log_info("asked twice to stop: running requests end now");
+  drain_deadline_ms_ = now_ms();
+  finish_drain_if_done();
 }
 
 void Server::sweep() {
@@ -327,7 +369,7 @@ void Server::begin_drain() {
   send(Drain{});
   // systemd keeps its sockets open: new clients wait there for the next daemon. Ours would be
   // refused, so it stays and answers DRAINING.
-  if (!owns_path_) close_listeners();
+  if (!own_socket_) close_listeners();
   finish_drain_if_done();
 }
 

@@ -4,6 +4,8 @@
 // compute thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -27,13 +29,20 @@ namespace glmd {
 struct ServerOptions {
   std::string socket_path;
   bool adopt_sockets = true;        // those systemd passed, if it passed any; otherwise socket_path
-  int64_t requests_max = 64;        // live requests, all connections together
+  int64_t requests_max = 128;       // live requests, all users together; one user: half of them
   int64_t drain_limit_ms = 60'000;  // from SIGTERM until running requests get their final frame
   std::string version = GLMD_VERSION;
   std::string admin_group = "glm-admin";
   int64_t tick_ms = 250;
   std::string plan_json = "{}", doctor_json = "{}";  // what PLAN and DOCTOR answer
   protocol::Limits limits;
+};
+
+// Which file it is, by whatever name.
+struct FileIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FileIdentity&) const = default;
 };
 
 enum class ServerState { loading, ready, draining };
@@ -46,14 +55,17 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  Result<void> run();    // until drained or the engine stopped
-  void request_drain();  // as SIGTERM does; a second call ends at once. Thread: any
+  Result<void> run();  // until drained or the engine stopped
+  // As SIGTERM does. At a second call the running requests get their final frame at once, a third
+  // does not wait for anybody to read it. Thread: any.
+  void request_drain();
 
   // For connections and verbs.
   const ServerOptions& options() const { return options_; }
   ServerState state() const { return state_; }
   int64_t now_ms() const;
-  bool has_room_for(int64_t prompt_bytes) const;
+  // Why a request with such a prompt has to wait for another day, or nothing.
+  std::optional<std::string> find_shortage(uid_t uid, int64_t prompt_bytes) const;
   std::string status_json() const;
   void submit(Connection& connection, uint64_t client_id, Submit command);
   void send(Command command) { channel_.send(std::move(command)); }
@@ -64,6 +76,7 @@ class Server {
   // Lives until the engine let go, even when its connection did not.
   struct Route {
     std::optional<uint64_t> connection_id;
+    uid_t uid = 0;
     uint64_t client_id = 0;
     int64_t prompt_bytes = 0;
   };
@@ -74,6 +87,7 @@ class Server {
   Result<void> listen_at_path();
   Result<void> listen_on(int descriptor);
   void close_listeners();
+  void remove_own_socket();
 
   void on_connection(uv_stream_t* listener);
   void admit(UvHandle<uv_pipe_t> pipe);
@@ -109,7 +123,7 @@ class Server {
   UvHandle<uv_timer_t> timer_;
   UvHandle<uv_prepare_t> prepare_;
   UvHandle<uv_signal_t> terminate_, interrupt_;
-  bool owns_path_ = false;
+  std::optional<FileIdentity> own_socket_;  // made by us at socket_path
   bool needs_sweep_ = false;
   std::atomic<int> drain_requests_{0};
   int drains_seen_ = 0;

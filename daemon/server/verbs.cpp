@@ -28,7 +28,9 @@ std::optional<protocol::Failed> find_refusal(const Server& server, const Connect
   const protocol::Limits& limits = server.options().limits;
   const int64_t bytes = std::ssize(submit.payload);
   if (connection.has_request(submit.id)) {
-    return protocol::Failed{submit.id, ErrorCode::duplicate_id, 0, "this id is still live"};
+    // With the id it would read as the end of the live request.
+    return protocol::Failed{std::nullopt, ErrorCode::duplicate_id, 0,
+                            fmt::format("the id {} is still live", submit.id)};
   }
   if (submit.slot != "-") {
     return protocol::Failed{submit.id, ErrorCode::slot_bad, 0, "only the slot - exists"};
@@ -52,9 +54,8 @@ std::optional<protocol::Failed> find_refusal(const Server& server, const Connect
     return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
                             "the live prompts of this connection are too large together"};
   }
-  if (!server.has_room_for(bytes)) {
-    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
-                            "too many requests wait"};
+  if (auto shortage = server.find_shortage(connection.uid(), bytes)) {
+    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms, std::move(*shortage)};
   }
   return std::nullopt;
 }

@@ -325,6 +325,13 @@ TEST(GlmctlDeath, the_last_line_is_ended_when_the_daemon_dies) {
   EXPECT_EQ(result.output, "hi\n");
 }
 
+TEST(GlmctlDeath, being_cancelled_by_others_is_told) {
+  const DyingDaemon daemon("ERROR 1 CANCELLED msg=gone\n");
+  const Outcome result = run("$G ask --socket " + daemon.path() + " x </dev/null 2>&1");
+  EXPECT_EQ(result.code, 70);
+  EXPECT_EQ(result.output, "glmctl: CANCELLED: gone\n");
+}
+
 TEST(GlmctlDeath, a_json_tells_what_came_before_the_daemon_died) {
   const DyingDaemon daemon("DATA 1 2\nhi\n");
   const Outcome result =

@@ -31,6 +31,17 @@ TEST(MemoryPlan, the_smallest_limit_is_the_budget_and_is_named) {
   EXPECT_THAT(plan.to_text(), HasSubstr("/sys/fs/cgroup/a/memory.high"));
 }
 
+TEST(MemoryPlan, a_budget_below_what_was_asked_for_says_so) {
+  MemoryNeeds needs = needs_of_glm52(1000 * gib);
+  needs.asked_bytes = 1000 * gib;
+  EXPECT_FALSE(plan_memory(needs).value().missed_bytes);
+  needs.limits.push_back({"MemAvailable x 0.88", 100 * gib});
+  const MemoryPlan plan = plan_memory(needs).value();
+  EXPECT_EQ(plan.missed_bytes, 1000 * gib);
+  EXPECT_THAT(plan.to_text(),
+              HasSubstr("MemAvailable x 0.88, instead of 1073741824000 bytes asked for"));
+}
+
 TEST(MemoryPlan, the_terms_never_exceed_the_budget) {
   for (int64_t budget = 13 * gib; budget < 600 * gib; budget += 7 * gib / 3) {
     const auto plan = plan_memory(needs_of_glm52(budget));

@@ -116,12 +116,18 @@ TEST(Settings, wrong_options_are_usage_errors) {
   const std::vector<std::vector<std::string>> wrong = {
       {"--nonsense"},          {"--sessions", "0"},   {"--sessions", "two"},
       {"--threads", "-1"},     {"--memory", "lots"},  {"--context", "1"},
-      {"--log-level", "loud"}, {"--plan", "--check"}, {"--context", "99999999999999999999"}};
+      {"--log-level", "loud"}, {"--plan", "--check"}, {"--context", "99999999999999999999"},
+      {"--kernels", "foo"}};
   for (const auto& arguments : wrong) {
     const auto settings = read(arguments);
     ASSERT_FALSE(settings.ok()) << arguments[0];
     EXPECT_EQ(settings.error().kind, ErrorKind::usage) << arguments[0];
   }
+}
+
+TEST(Settings, wrong_kernels_are_told_which_there_are) {
+  EXPECT_EQ(read({"--kernels", "foo"}).error().message,
+            "--kernels: wanted auto, scalar, avx2 or avx512, got \"foo\"");
 }
 
 TEST_F(SettingsFile, is_read_and_the_command_line_wins) {

@@ -49,6 +49,12 @@ TEST_F(EngineText, a_conversation_starts_in_thought_until_its_end_marker) {
   EXPECT_EQ(received.done->reason, "stop");
 }
 
+TEST_F(EngineText, the_end_of_a_thought_that_nobody_asked_for_is_no_text) {
+  const Received received = answer(
+      chat(R"({"add_generation_prompt":true,"enable_thinking":false})"), "So 5.</think>It is 5.");
+  EXPECT_EQ(received.answer, "So 5.It is 5.");
+}
+
 TEST_F(EngineText, without_thinking_all_is_answer) {
   const Received received =
       answer(chat(R"({"add_generation_prompt":true,"enable_thinking":false})"), "Hello");

@@ -38,6 +38,10 @@ TEST(Request, the_grammar_is_kept_to_the_letter) {
   const Case cases[] = {
       {"PING\n", {}},
       {"PING later=1\n", {}},
+      {"PING a\n", ErrorCode::bad_value},
+      {"STATUS a later=1\n", ErrorCode::bad_value},
+      {"PLAN 1\n", ErrorCode::bad_value},
+      {"DOCTOR 1\n", ErrorCode::bad_value},
       {"STATUS\n", {}},
       {"PLAN\n", {}},
       {"DOCTOR\n", {}},

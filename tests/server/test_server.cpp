@@ -13,6 +13,7 @@
 namespace glmd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -150,7 +151,11 @@ TEST(Server, a_live_id_is_not_taken_twice) {
   ServerUnderTest test;
   RawClient client(test.path());
   client.send(submit(1, "wait") + submit(1, "wait"));
-  EXPECT_THAT(client.read_until("DUPLICATE_ID"), HasSubstr("ERROR 1"));
+  EXPECT_THAT(client.read_until("still live"),
+              HasSubstr("ERROR - DUPLICATE_ID msg=\"the id 1 is still live"));
+  client.send("STOP 1\n");  // the only frame that ends it
+  client.end_input();
+  EXPECT_THAT(client.read_all(), AllOf(HasSubstr("DONE 1 "), Not(HasSubstr("ERROR 1"))));
 }
 
 TEST(Server, cancel_ends_in_one_error) {
@@ -189,6 +194,21 @@ TEST(Server, a_full_queue_says_so) {
   RawClient client(test.path());
   client.send(submit(1, "wait") + submit(2, "wait"));
   EXPECT_THAT(client.read_until("QUEUE_FULL"), HasSubstr("ERROR 2"));
+}
+
+TEST(Server, one_user_leaves_half_of_the_queue_to_others) {
+  ServerOptions options;
+  options.requests_max = 4;
+  ServerUnderTest test(options);
+  RawClient client(test.path()), other(test.path());
+  client.send(submit(1, "wait") + submit(2, "wait"));
+  for (int i = 0; i < 2; ++i) client.read_until("begun");
+  other.send(submit(3, "wait"));  // of the same user
+  EXPECT_THAT(other.read_until("\n"), HasSubstr("ERROR 3 QUEUE_FULL retry_ms=2000 msg=\"2 live"));
+  client.send("STOP 1\n");
+  client.read_until("DONE 1");
+  other.send(submit(4, "echo hi"));
+  EXPECT_THAT(other.read_until("DONE 4"), HasSubstr("hi"));
 }
 
 TEST(Server, a_loading_server_queues_or_says_so) {
@@ -242,7 +262,7 @@ TEST(Server, connections_of_a_user_are_bounded) {
   first.send("PING\n");
   first.read_until("INFO ping");
   RawClient second(test.path());
-  EXPECT_THAT(second.read_all(), HasSubstr("ERROR - QUEUE_FULL"));
+  EXPECT_THAT(second.read_all(), AllOf(HasSubstr("ERROR - QUEUE_FULL"), HasSubstr("at most 1")));
 }
 
 TEST(Server, draining_lets_the_running_finish_and_refuses_the_new) {
@@ -257,6 +277,17 @@ TEST(Server, draining_lets_the_running_finish_and_refuses_the_new) {
   EXPECT_THAT(client.read_until("DRAINING"), HasSubstr("ERROR 2"));
   client.send("STOP 1\n");
   EXPECT_THAT(client.read_until("DONE 1"), HasSubstr("DONE 1"));
+  EXPECT_TRUE(test.join().ok());
+}
+
+TEST(Server, asked_twice_to_stop_it_still_ends_each_request_with_a_frame) {
+  ServerUnderTest test;
+  RawClient client(test.path());
+  client.send(submit(1, "wait"));
+  client.read_until("begun");
+  test.server().request_drain();
+  test.server().request_drain();
+  EXPECT_THAT(client.read_until("DRAINING"), HasSubstr("ERROR 1 "));
   EXPECT_TRUE(test.join().ok());
 }
 
@@ -300,6 +331,33 @@ TEST(Server, a_stale_socket_is_replaced) {
   options.socket_path = path;
   EXPECT_TRUE(Server::create(options, channel).ok());
   EXPECT_NE(::access(path.c_str(), F_OK), 0);  // gone with its server
+}
+
+TEST(Server, the_socket_of_another_daemon_at_its_path_is_left_alone) {
+  auto first = std::make_unique<ServerUnderTest>();
+  const std::string path = first->path();
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  Channel channel;
+  ServerOptions options;
+  options.adopt_sockets = false;
+  options.socket_path = path;
+  auto second = Server::create(options, channel);
+  ASSERT_TRUE(second.ok());
+  first.reset();
+  EXPECT_EQ(::access(path.c_str(), F_OK), 0);
+  second.value().reset();
+  EXPECT_NE(::access(path.c_str(), F_OK), 0);
+  ::rmdir(path.substr(0, path.rfind('/')).c_str());
+}
+
+TEST(Server, a_path_without_a_folder_cannot_be_had) {
+  Channel channel;
+  ServerOptions options;
+  options.adopt_sockets = false;
+  options.socket_path = "/nonexistent/glmd.sock";
+  const auto server = Server::create(options, channel);
+  ASSERT_FALSE(server.ok());
+  EXPECT_EQ(server.error().kind, ErrorKind::unavailable);
 }
 
 TEST(Peer, roles_follow_user_and_group) {

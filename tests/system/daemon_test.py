@@ -2,6 +2,7 @@
 """glmd as systemd, clients and administrators see it: the real programs on the embedded model."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -123,6 +124,49 @@ class Sockets(unittest.TestCase):
         self.assertIn("another daemon listens there", second.stderr)
         daemon.connect()  # and the first still serves
 
+    def test_a_path_that_cannot_be_had_is_told_apart(self):
+        for path, code in (("/nonexistent/s", 69), (__file__, 78), ("/" + "x" * 200, 78)):
+            result = subprocess.run([GLMD, "--socket", path], capture_output=True, text=True,
+                                    timeout=LIMIT_S, check=False)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(path, result.stderr)
+
+    def test_the_socket_of_who_took_the_path_over_is_left_alone(self):
+        first = Daemon(self).start_ready()
+        os.unlink(first.path)
+        second = Daemon(self)
+        second.path = first.path
+        second.start_ready()
+        self.assertEqual(first.terminate(), 0, first.read_log())
+        second.connect()
+        self.assertEqual(second.terminate(), 0, second.read_log())
+        self.assertFalse(os.path.exists(first.path))
+
+    def test_it_serves_without_any_standard_stream(self):
+        daemon = Daemon(self)
+        with open(daemon.log, "w", encoding="ascii"):
+            pass  # it stays empty
+        daemon.process = subprocess.Popen(
+            ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", GLMD, "--socket", daemon.path])
+        client = daemon.connect()
+        client.submit(1, "a", 4)
+        self.assertEqual(client.answer()[1][0], "DONE")
+        self.assertEqual(daemon.terminate(), 0)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody with a limit")
+    def test_no_room_for_threads_is_one_line(self):
+        daemon = Daemon(self)
+        os.chown(daemon.folder, 65534, 65534)
+
+        def become_limited():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        daemon.start(preexec_fn=become_limited)
+        self.assertEqual(daemon.process.wait(LIMIT_S), 75, daemon.read_log())
+        self.assertRegex(daemon.read_log(), r"glmd: threads: Resource temporarily unavailable")
+
     def ask_as_nobody(self, path, keys):
         """What a process of another user reads, up to the end of its request."""
         read_end, write_end = os.pipe()
@@ -158,13 +202,22 @@ class Sockets(unittest.TestCase):
 class Requests(unittest.TestCase):
     def test_sigterm_lets_a_running_request_end(self):
         daemon = Daemon(self).start_ready()
-        client = daemon.connect()
+        client, keeper = daemon.connect(), daemon.connect()
         client.submit(1, "a", LONG_TOKENS, HOT, "seed=1")
+        # Far more than can be done before the late one comes: until it leaves, the daemon stays.
+        for number in range(1, 41):
+            keeper.submit(number, "a", LONG_TOKENS, HOT, f"seed={number}")
         client.read_until("DATA")
         daemon.process.send_signal(signal.SIGTERM)
         late = daemon.connect()
+
+        def is_draining():
+            late.send("PING\n")
+            return b'"state":"draining"' in late.read()[1]
+        wait_until(is_draining, "the signal to arrive")
         late.submit(1, "a", 1)
         self.assertEqual(late.answer()[1][:3], ["ERROR", "1", "DRAINING"])
+        keeper.close()
         text, last = client.answer()
         self.assertEqual(last[0], "DONE")
         self.assertIn(f"completion={LONG_TOKENS}", last)

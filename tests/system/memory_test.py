@@ -41,6 +41,14 @@ class Plan(unittest.TestCase):
             self.assertIn(term, result.stderr)
 
 
+    def test_more_than_there_is_is_not_taken_silently(self):
+        result = subprocess.run([GLMD, "--memory", "1000T", "--plan"], capture_output=True,
+                                text=True, timeout=LIMIT_S, check=False)
+        self.assertIn(f"instead of {1000 << 40} bytes asked for", result.stdout)
+        daemon = Daemon(self).start_ready("--memory", "1000T")
+        self.assertIn(f"memory: {1000 << 40} bytes asked for", daemon.read_log())
+
+
 class Commands(unittest.TestCase):
     def run_glmd(self, *arguments):
         return subprocess.run([GLMD, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
@@ -68,7 +76,7 @@ class Commands(unittest.TestCase):
 
     def test_a_full_device_is_noticed(self):
         with open("/dev/full", "w", encoding="ascii") as full:
-            for action in ("--plan", "--doctor", "--check"):
+            for action in ("--plan", "--doctor", "--check", "--help", "--version"):
                 code = subprocess.call([GLMD, action], stdout=full, stderr=subprocess.DEVNULL)
                 self.assertEqual(code, 74, action)
 
