@@ -66,12 +66,20 @@ Result<File> File::open_direct(const std::string& path) {
   return open_file(path, O_RDONLY, 0, false);
 }
 
+// What is not there is then the folder: no input that is missing, but output that cannot be
+// written.
+static Result<File> create_file(const std::string& path, int flags, uint32_t mode) {
+  Result<File> file = open_file(path, flags | O_CREAT, mode, false);
+  if (file.ok() || file.error().kind != ErrorKind::not_found) return file;
+  return Error{ErrorKind::io, file.error().message};
+}
+
 Result<File> File::create(const std::string& path, uint32_t mode) {
-  return open_file(path, O_RDWR | O_CREAT | O_TRUNC, mode, false);
+  return create_file(path, O_RDWR | O_TRUNC, mode);
 }
 
 Result<File> File::open_append(const std::string& path, uint32_t mode) {
-  return open_file(path, O_RDWR | O_CREAT | O_APPEND, mode, false);
+  return create_file(path, O_RDWR | O_APPEND, mode);
 }
 
 File::File(int descriptor, std::string path, bool is_direct)

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "platform/standard_streams.h"
+
 namespace glmd {
 
 static double thread_seconds() {
@@ -51,7 +53,7 @@ void report(const Measurement& m, bool as_json) {
                 ? fmt::format(",\"bound\":{:.6g},\"ratio\":{:.4f}", *m.bound, m.value / *m.bound)
                 : fmt::format(" of {:>10.2f}: {:.2f}", *m.bound, m.value / *m.bound);
   }
-  fmt::print("{}{}\n", line, as_json ? "}" : "");
+  print_text(stdout, "{}{}\n", line, as_json ? "}" : "");
   fflush(stdout);
 }
 

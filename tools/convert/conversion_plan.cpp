@@ -286,6 +286,13 @@ const char* policy_name(Policy policy) {
   return "?";
 }
 
+std::optional<Policy> policy_from(std::string_view name) {
+  for (const Policy policy : {Policy::nl4, Policy::nl5, Policy::q8, Policy::exact}) {
+    if (name == policy_name(policy)) return policy;
+  }
+  return std::nullopt;
+}
+
 std::optional<BlockFormat> quantised_format(const InventoryEntry& entry, const Policies& policies) {
   const TensorKind kind = entry.kind;
   if (kind == TensorKind::vector || kind == TensorKind::router) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "storage/tensor_inventory.h"
@@ -15,6 +16,7 @@ namespace glmd {
 
 enum class Policy : uint8_t { nl4, nl5, q8, exact };
 const char* policy_name(Policy policy);
+std::optional<Policy> policy_from(std::string_view name);
 
 struct Policies {
   Policy experts = Policy::nl4;  // nl4, q8 or exact

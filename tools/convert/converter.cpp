@@ -111,14 +111,10 @@ Result<void> Conversion::run() {
       TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
   if (journal_.was_restarted())
     TRY(note(partial_ + ": made from other sources or with other options, starting anew"));
+  for (const PlannedFile& file : plan_.files)
+    progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
   TRY(find_kept());
   TRY(drop_strangers());
-  for (const PlannedFile& file : plan_.files) {
-    const int64_t bytes = SafetensorsWriter::file_bytes(stored_tensors(file));
-    progress_.bytes_total += bytes;
-    if (is_kept(file)) progress_.bytes_kept += bytes;
-  }
-  progress_.bytes_done = progress_.bytes_kept;
   TRY(check_free_space(partial_, progress_.bytes_total - progress_.bytes_kept));
   TRY(copy_small_files());
   for (const PlannedFile& file : plan_.files) {
@@ -168,13 +164,16 @@ Result<void> Conversion::find_kept() {
     if (journal_.find(file.name) == nullptr) continue;
     if (!std::exchange(is_said, true))
       TRY(note(partial_ + ": checking the files of the run that was broken off"));
+    progress_.file = file.name;
     if (has_sound(file)) {
       kept_.insert(file.name);
+      progress_.bytes_kept += SafetensorsWriter::file_bytes(stored_tensors(file));
+      progress_.bytes_done = progress_.bytes_kept;
+      TRY(note(""));
     } else {
       TRY(note(
           fmt::format("{}/{}: not as it was written, converting it again", partial_, file.name)));
     }
-    TRY(note(""));
   }
   return {};
 }

@@ -1,11 +1,12 @@
 #include "tools/convert/progress_line.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+
+#include "platform/standard_streams.h"
 
 namespace glmd {
 namespace {
@@ -27,7 +28,7 @@ ProgressLine::ProgressLine(std::string program)
 bool ProgressLine::show(const ConvertProgress& progress) {
   if (!progress.note.empty()) {
     clear();
-    fmt::print(stderr, "{}: {}\n", program_, progress.note);
+    print_text(stderr, "{}: {}\n", program_, progress.note);
     return wants_stop == 0;
   }
   const auto now = std::chrono::steady_clock::now();
@@ -40,7 +41,7 @@ bool ProgressLine::show(const ConvertProgress& progress) {
   const double seconds = std::chrono::duration<double>(now - started_at_).count();
   const double done = static_cast<double>(progress.bytes_done - progress.bytes_kept);
   const double left = static_cast<double>(progress.bytes_total - progress.bytes_done);
-  fmt::print(stderr, "{}{}: {} {:.1f} of {:.1f} MB, {:.0f} MB/s, {:.0f} s left{}",
+  print_text(stderr, "{}{}: {} {:.1f} of {:.1f} MB, {:.0f} MB/s, {:.0f} s left{}",
              is_terminal_ ? "\r\033[K" : "", program_, progress.file,
              static_cast<double>(progress.bytes_done) / 1e6,
              static_cast<double>(progress.bytes_total) / 1e6, done / 1e6 / std::max(seconds, 1e-3),
@@ -50,7 +51,7 @@ bool ProgressLine::show(const ConvertProgress& progress) {
 }
 
 void ProgressLine::clear() {
-  if (is_terminal_) fmt::print(stderr, "\r\033[K");
+  if (is_terminal_) print_text(stderr, "\r\033[K");
 }
 
 }  // namespace glmd

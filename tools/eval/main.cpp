@@ -10,7 +10,10 @@
 #include "platform/file.h"
 #include "platform/json.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
+#include "tools/command_line.h"
 #include "tools/eval/evaluation.h"
+#include "tools/eval/evaluation_memory.h"
 
 namespace glmd {
 namespace {
@@ -19,7 +22,8 @@ constexpr int64_t text_bytes_max = int64_t{1} << 30;
 
 struct Options {
   std::string model, ids, logits, draft_logits, ppl, questions, trace_routing;
-  int64_t greedy = 0, step = 512, arena_bytes = 0, failures_max = 20;
+  int64_t greedy = 0, step = 512;
+  std::optional<int64_t> arena_bytes;
   int threads = 1;
   std::string kernels = "auto", kv_format = "f16";
 };
@@ -29,6 +33,7 @@ struct Loaded {
   std::optional<Tokenizer> tokenizer;
   std::unique_ptr<RoutingTraceWriter> trace;
   std::unique_ptr<Model> model;
+  int64_t step_rows = 0;
 };
 
 Result<std::vector<int32_t>> ids_of(const Json& json, std::string_view what) {
@@ -57,8 +62,18 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
   }
   const KernelTable* kernels = find_kernels(options.kernels.c_str());
   if (kernels == nullptr) {
-    return error(ErrorKind::usage, "--kernels {}: this CPU has no such table", options.kernels);
+    return error(ErrorKind::usage, "--kernels {}: this processor cannot run it", options.kernels);
   }
+  const bool with_draft = !options.draft_logits.empty();
+  const KvFormat kv_format = *kv_format_from(options.kv_format);  // main saw to it
+  std::vector<MemoryLimit> limits = TRY(machine_limits());
+  const MemoryPlan plan = TRY(plan_evaluation(loaded.container, std::move(limits),
+                                              {.context_tokens = context_tokens,
+                                               .rows_max = options.step,
+                                               .arena_bytes = options.arena_bytes,
+                                               .with_draft = with_draft,
+                                               .kv_format = kv_format}));
+  loaded.step_rows = plan.rows_max;
   std::vector<RoutingObserver*> observers;
   if (!options.trace_routing.empty()) {
     loaded.trace = TRY_CONTEXT(
@@ -70,20 +85,14 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
         "--trace-routing");
     observers.push_back(loaded.trace.get());
   }
-  const bool with_draft = !options.draft_logits.empty();
-  const KvFormat kv_format = *kv_format_from(options.kv_format);  // main saw to it
-  const ModelSizes sizes = TRY(model_sizes(loaded.container, with_draft, kv_format));
-  const int64_t tokens = round_up(context_tokens, cache_block_tokens);
-  loaded.model = TRY(open_model(
-      loaded.container,
-      {.threads = options.threads,
-       .kernels = kernels,
-       .arena_bytes = options.arena_bytes > 0 ? options.arena_bytes : sizes.experts_bytes,
-       .kv_pool_bytes = (tokens + cache_block_tokens) * sizes.kv_bytes_per_token,
-       .kv_format = kv_format,
-       .rows_max = options.step,
-       .with_draft = with_draft,
-       .observers = std::move(observers)}));
+  loaded.model = TRY(open_model(loaded.container, {.threads = options.threads,
+                                                   .kernels = kernels,
+                                                   .arena_bytes = plan.arena_bytes,
+                                                   .kv_pool_bytes = plan.kv_bytes,
+                                                   .kv_format = kv_format,
+                                                   .rows_max = plan.rows_max,
+                                                   .with_draft = with_draft,
+                                                   .observers = std::move(observers)}));
   return loaded;
 }
 
@@ -94,24 +103,34 @@ Result<void> append_row(File& file, std::span<const float> row) {
 Result<void> run_ids(const Options& options) {
   const Json json = TRY(read_json_file(options.ids, text_bytes_max));
   const std::vector<int32_t> ids = TRY(ids_of(json, options.ids));
+  std::optional<File> logits, draft;
+  if (!options.logits.empty()) logits = TRY(File::create(options.logits));
+  if (!options.draft_logits.empty()) draft = TRY(File::create(options.draft_logits));
   Loaded loaded = TRY(load(options, static_cast<int64_t>(ids.size()) + options.greedy));
-  if (!options.logits.empty() || !options.draft_logits.empty()) {
-    std::optional<File> logits, draft;
-    if (!options.logits.empty()) logits = TRY(File::create(options.logits));
-    if (!options.draft_logits.empty()) draft = TRY(File::create(options.draft_logits));
+  if (logits || draft) {
     const RowSink sink = [&](std::span<const float> row) -> Result<void> {
       return logits ? append_row(*logits, row) : Result<void>();
     };
     const RowSink draft_sink = [&](std::span<const float> row) { return append_row(*draft, row); };
-    TRY(forced_logits(*loaded.model, ids, options.step, sink, draft ? &draft_sink : nullptr));
+    TRY(forced_logits(*loaded.model, ids, loaded.step_rows, sink, draft ? &draft_sink : nullptr));
   }
   if (options.greedy > 0) {
     GreedyRule rule{.count = options.greedy, .is_allowed = {}, .is_stop = {}};
     if (loaded.tokenizer) {
       rule.is_allowed = [&](int32_t id) { return loaded.tokenizer->has_token(id); };
     }
-    const std::vector<int32_t> next = TRY(greedy(*loaded.model, ids, options.step, rule));
+    const std::vector<int32_t> next = TRY(greedy(*loaded.model, ids, loaded.step_rows, rule));
     std::printf("%s\n", to_json(next).c_str());
+  }
+  return {};
+}
+
+Result<void> check_utf8(std::string_view text, const std::string& path) {
+  for (size_t index = 0; index < text.size();) {
+    const DecodedCharacter character = decode_utf8(text, index);
+    if (!character.is_valid)
+      return error(ErrorKind::bad_input, "{}: at byte {}: not UTF-8 text", path, index);
+    index += character.bytes;
   }
   return {};
 }
@@ -119,6 +138,7 @@ Result<void> run_ids(const Options& options) {
 Result<void> run_perplexity(const Options& options) {
   constexpr int64_t window = 256, context = 64;
   const std::string text = TRY(read_file(options.ppl, text_bytes_max));
+  TRY(check_utf8(text, options.ppl));
   Loaded loaded = TRY(load(options, window + context + 2));
   if (!loaded.tokenizer) {
     return error(ErrorKind::bad_input, "{}: --ppl needs a tokenizer, this model has none",
@@ -182,7 +202,7 @@ Result<void> run_questions(const Options& options) {
       rule.is_allowed = [&](int32_t id) { return loaded.tokenizer->has_token(id); };
     }
     const std::vector<int32_t> got =
-        TRY(greedy(*loaded.model, question.prompt, options.step, rule));
+        TRY(greedy(*loaded.model, question.prompt, loaded.step_rows, rule));
     if (got == question.answer) {
       ++exact;
       continue;
@@ -221,6 +241,7 @@ Result<void> run(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
+  glmd::hold_standard_streams();
   glmd::Options options;
   CLI::App app("Evaluates the model of a container.", "glmd-eval");
   app.set_version_flag("--version", "glmd-eval " GLMD_VERSION);
@@ -237,24 +258,18 @@ int main(int argc, char** argv) {
                  "share of exact answers of a JSON-lines file with prompt_ids and answer_ids");
   app.add_option("--trace-routing", options.trace_routing,
                  "write which experts every token goes to, for glmd-replay");
-  app.add_option("--threads", options.threads, "threads that do arithmetic")
+  app.add_option("--threads", options.threads, "threads that do arithmetic (default 1)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--kernels", options.kernels, "auto, scalar, avx2 or avx512");
+  app.add_option("--kernels", options.kernels, "which kernels (default: the fastest)")
+      ->check(CLI::IsMember({"auto", "scalar", "avx2", "avx512"}));
   app.add_option("--kv-format", options.kv_format, "keys of attention: f16 or int8")
       ->check(CLI::IsMember({"f16", "int8"}));
-  app.add_option("--arena", options.arena_bytes, "bytes for experts in memory (default: all)")
+  app.add_option("--arena", options.arena_bytes,
+                 "bytes for experts in memory, e.g. 8G (default: all that have room)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
       ->transform(CLI::AsSizeValue(false));
-  app.add_option("--step", options.step, "rows per forward pass; 1 is one by one")
+  app.add_option("--step", options.step, "rows per forward pass, at most; 1 is one by one")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& parse_error) {
-    return app.exit(parse_error) == 0 ? 0 : glmd::exit_code(glmd::ErrorKind::usage);
-  }
-  const glmd::Result<void> result = glmd::run(options);
-  if (!result.ok()) {
-    std::fprintf(stderr, "glmd-eval: %s\n", result.error().message.c_str());
-    return glmd::exit_code(result.error().kind);
-  }
-  return 0;
+  if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
+  return glmd::end_program(app, glmd::run(options));
 }

@@ -1,6 +1,5 @@
 #include "tools/inspect/tensor_commands.h"
 
-#include <fmt/format.h>
 #include <sysexits.h>
 
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "platform/file.h"
+#include "platform/standard_streams.h"
 #include "storage/container.h"
 #include "storage/safetensors.h"
 #include "storage/tensor_inventory.h"
@@ -17,7 +17,7 @@ namespace glmd {
 namespace {
 
 int fail(const Error& error) {
-  fmt::print(stderr, "glmd-inspect: {}\n", error.message);
+  print_text(stderr, "glmd-inspect: {}\n", error.message);
   return exit_code(error.kind);
 }
 
@@ -27,17 +27,17 @@ std::string base_name(const std::string& path) {
 
 void print_container(const Container& container) {
   int64_t bytes = 0;
-  fmt::print("{:<44} {:<9} {:<5} {:>16} {:>12}  {:<16}  {}\n", "tensor", "layout", "type", "shape",
-             "bytes", "hash", "file");
+  print_text(stdout, "{:<44} {:<9} {:<5} {:>16} {:>12}  {:<16}  {}\n", "tensor", "layout", "type",
+             "shape", "bytes", "hash", "file");
   for (const auto& [name, tensor] : container.tensors()) {
-    fmt::print("{:<44} {:<9} {:<5} {:>16} {:>12}  {:016x}  {}\n", name, layout_name(tensor.layout),
-               format_name(tensor.format), fmt::format("[{}, {}]", tensor.rows, tensor.columns),
-               tensor.bytes, tensor.hash,
+    print_text(stdout, "{:<44} {:<9} {:<5} {:>16} {:>12}  {:016x}  {}\n", name,
+               layout_name(tensor.layout), format_name(tensor.format),
+               fmt::format("[{}, {}]", tensor.rows, tensor.columns), tensor.bytes, tensor.hash,
                base_name(container.files()[static_cast<size_t>(tensor.file)]));
     bytes += tensor.bytes;
   }
-  fmt::print("{} tensors, {} bytes in {} files, identity {:016x}\n", container.tensors().size(),
-             bytes, container.files().size(), container.identity());
+  print_text(stdout, "{} tensors, {} bytes in {} files, identity {:016x}\n",
+             container.tensors().size(), bytes, container.files().size(), container.identity());
 }
 
 // Any folder of safetensors files: a checkpoint, say.
@@ -48,9 +48,10 @@ Result<void> print_folder(const std::string& folder) {
     const File file = TRY(File::open_read_only(folder + "/" + name));
     const SafetensorsHeader header = TRY(read_safetensors_header(file));
     if (files++ == 0)
-      fmt::print("{:<64} {:<8} {:>20} {:>12}  {}\n", "tensor", "type", "shape", "bytes", "file");
+      print_text(stdout, "{:<64} {:<8} {:>20} {:>12}  {}\n", "tensor", "type", "shape", "bytes",
+                 "file");
     for (const StoredTensor& tensor : header.tensors) {
-      fmt::print("{:<64} {:<8} {:>20} {:>12}  {}\n", tensor.name, tensor.dtype,
+      print_text(stdout, "{:<64} {:<8} {:>20} {:>12}  {}\n", tensor.name, tensor.dtype,
                  shape_text(tensor.shape), tensor.bytes, name);
       bytes += tensor.bytes;
       ++count;
@@ -58,7 +59,7 @@ Result<void> print_folder(const std::string& folder) {
   }
   if (files == 0)
     return error(ErrorKind::not_found, "{}: wanted *.safetensors files, got none", folder);
-  fmt::print("{} tensors, {} bytes in {} files\n", count, bytes, files);
+  print_text(stdout, "{} tensors, {} bytes in {} files\n", count, bytes, files);
   return {};
 }
 
@@ -78,11 +79,11 @@ int run_verify(const std::string& folder) {
     return fail(error(ErrorKind::not_found, "{}: no container: wanted glmd.json in it", folder));
   }
   const std::vector<std::string> problems = Container::verify(folder);
-  for (const std::string& problem : problems) fmt::print(stderr, "glmd-inspect: {}\n", problem);
+  for (const std::string& problem : problems) print_text(stderr, "glmd-inspect: {}\n", problem);
   for (const std::string& line : Container::changed_texts(folder))
-    fmt::print(stderr, "glmd-inspect: warning: {}\n", line);
+    print_text(stderr, "glmd-inspect: warning: {}\n", line);
   if (!problems.empty()) return EX_DATAERR;
-  fmt::print("{}: sound\n", folder);
+  print_text(stdout, "{}: sound\n", folder);
   return EX_OK;
 }
 

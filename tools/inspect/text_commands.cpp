@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -10,9 +11,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "platform/json.h"
+#include "platform/standard_streams.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -114,8 +117,16 @@ int tokenize_command(const TextOptions& options) {
 int detokenize_command(const TextOptions& options) {
   const Result<Tokenizer> tokenizer = open_tokenizer(options.path);
   if (!tokenizer.ok()) return report(tokenizer.error());
+  bool is_said = false;
   return run(options, [&](std::string_view input) -> Result<std::string> {
-    const std::string text = tokenizer.value().decode(TRY(ids_from_json(input)));
+    const std::vector<int32_t> ids = TRY(ids_from_json(input));
+    const auto strange = std::find_if(ids.begin(), ids.end(),
+                                      [&](int32_t id) { return !tokenizer.value().has_token(id); });
+    if (strange != ids.end() && !std::exchange(is_said, true)) {
+      print_text(stderr, "glmd-inspect: id {}: no token has it; left out, as the reference does\n",
+                 *strange);
+    }
+    const std::string text = tokenizer.value().decode(ids);
     return options.by_lines ? to_json_string(text) : text;
   });
 }

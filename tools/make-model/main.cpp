@@ -1,10 +1,8 @@
 // glmd-make-model TARGET: a container with random weights of any geometry, in minutes.
-#include <fmt/format.h>
-#include <sysexits.h>
-
 #include <CLI/CLI.hpp>
 
 #include "platform/cpu.h"
+#include "tools/command_line.h"
 #include "tools/convert/progress_line.h"
 #include "tools/make-model/geometry.h"
 #include "tools/make-model/model_maker.h"
@@ -25,12 +23,12 @@ Result<void> run(const GeometryOptions& geometry, MakeOptions options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  using glmd::Policy;
+  glmd::hold_standard_streams();
   glmd::GeometryOptions geometry;
   glmd::MakeOptions options;
   options.threads = glmd::physical_core_count();
-  const std::map<std::string, Policy> formats = {
-      {"nl4", Policy::nl4}, {"nl5", Policy::nl5}, {"q8", Policy::q8}, {"exact", Policy::exact}};
+  const CLI::IsMember formats({"nl4", "nl5", "q8", "exact"});
+  std::string experts_format = "nl4", dense_format = "nl5";
 
   CLI::App app("Makes a container for glmd with random weights, for benches and tests.",
                "glmd-make-model");
@@ -45,23 +43,18 @@ int main(int argc, char** argv) {
   app.add_option("--layers", geometry.layers,
                  "kinds in order: dense, moe; :shared without an indexer; draft at the end")
       ->delimiter(',');
-  app.add_option("--experts", geometry.experts, "routed experts a layer");
-  app.add_option("--vocabulary", geometry.vocabulary, "token ids");
-  app.add_option("--experts-format", options.policies.experts,
-                 "routed experts: nl4 (default), nl5, q8, exact (BF16)")
-      ->transform(CLI::Transformer(formats));
-  app.add_option("--dense-format", options.policies.dense,
-                 "all else: nl5 (default), nl4, q8, exact (BF16)")
-      ->transform(CLI::Transformer(formats));
-  app.add_option("--seed", options.seed, "of all values (default 1)");
+  app.add_option("--experts", geometry.experts, "routed experts a layer")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--vocabulary", geometry.vocabulary, "token ids")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--experts-format", experts_format, "routed experts (default nl4); exact is BF16")
+      ->check(formats);
+  app.add_option("--dense-format", dense_format, "all else (default nl5)")->check(formats);
+  app.add_option("--seed", options.seed, "of all values (default 1)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--threads", options.threads, "threads that fill")->check(CLI::Range(1, 1024));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& failure) {
-    return app.exit(failure) == 0 ? EX_OK : EX_USAGE;
-  }
-  const glmd::Result<void> result = glmd::run(geometry, options);
-  if (result.ok()) return EX_OK;
-  fmt::print(stderr, "glmd-make-model: {}\n", result.error().message);
-  return glmd::exit_code(result.error().kind);
+  if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
+  options.policies = {.experts = *glmd::policy_from(experts_format),
+                      .dense = *glmd::policy_from(dense_format)};
+  return glmd::end_program(app, glmd::run(geometry, options));
 }

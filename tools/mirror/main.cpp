@@ -1,11 +1,9 @@
 // glmd-mirror: copies of a container's experts on further disks, from which glmd --mirror reads.
-#include <fmt/format.h>
-#include <sysexits.h>
-
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 
+#include "tools/command_line.h"
 #include "tools/mirror/staging.h"
 
 namespace glmd {
@@ -33,7 +31,7 @@ int64_t count_experts(const Container& container) {
 Result<void> plan(const Options& options) {
   const Container container = TRY(Container::open(options.container));
   const MirrorPlan plan = TRY(plan_of(options, container));
-  fmt::print("{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
+  print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
              count_experts(container), static_cast<double>(plan.bytes) / 1e6);
   return {};
 }
@@ -46,13 +44,13 @@ Result<void> stage(const Options& options) {
                    [&](const StageProgress& progress) {
                      const int64_t percent = progress.bytes_done * 100 / progress.bytes_total;
                      if (percent / 5 != shown_percent / 5 || shown_percent < 0) {
-                       fmt::print(stderr, "glmd-mirror: {} % of {:.1f} MB\n", percent,
+                       print_text(stderr, "glmd-mirror: {} % of {:.1f} MB\n", percent,
                                   static_cast<double>(progress.bytes_total) / 1e6);
                      }
                      shown_percent = percent;
                      return wants_stop == 0;
                    }));
-  fmt::print("{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
+  print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
              count_experts(container), static_cast<double>(plan.bytes) / 1e6);
   return {};
 }
@@ -60,11 +58,11 @@ Result<void> stage(const Options& options) {
 Result<void> verify(const Options& options) {
   const Container container = TRY(Container::open(options.container));
   const std::vector<std::string> problems = verify_mirror(container, options.folder);
-  for (const std::string& problem : problems) fmt::print(stderr, "glmd-mirror: {}\n", problem);
+  for (const std::string& problem : problems) print_text(stderr, "glmd-mirror: {}\n", problem);
   if (!problems.empty()) {
     return error(ErrorKind::corrupt, "{}: {} problems", options.folder, problems.size());
   }
-  fmt::print("{}: sound\n", options.folder);
+  print_text(stdout, "{}: sound\n", options.folder);
   return {};
 }
 
@@ -72,10 +70,11 @@ Result<void> verify(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
+  glmd::hold_standard_streams();
   glmd::Options options;
   CLI::App app("Keeps copies of a container's experts on further disks.", "glmd-mirror");
   app.set_version_flag("--version", "glmd-mirror " GLMD_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   const auto add = [&](const char* name, const char* help) {
     CLI::App* command = app.add_subcommand(name, help);
     command->add_option("CONTAINER", options.container, "folder that glmd serves")->required();
@@ -93,17 +92,11 @@ int main(int argc, char** argv) {
     command->add_option("--order", options.order, "lines LAYER EXPERT, most used first")
         ->check(CLI::ExistingFile);
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& failure) {
-    return app.exit(failure) == 0 ? EX_OK : EX_USAGE;
-  }
+  if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   std::signal(SIGINT, [](int) { glmd::wants_stop = 1; });
   std::signal(SIGTERM, [](int) { glmd::wants_stop = 1; });
   const glmd::Result<void> result = plan->parsed()    ? glmd::plan(options)
                                     : stage->parsed() ? glmd::stage(options)
                                                       : glmd::verify(options);
-  if (result.ok()) return EX_OK;
-  fmt::print(stderr, "glmd-mirror: {}\n", result.error().message);
-  return glmd::exit_code(result.error().kind);
+  return glmd::end_program(app, result);
 }

@@ -8,6 +8,7 @@
 
 #include "platform/json.h"
 #include "storage/container.h"
+#include "tools/command_line.h"
 #include "tools/replay/cache_replay.h"
 
 namespace glmd {
@@ -117,6 +118,8 @@ void print_row(const std::vector<Row>& rows) {
 }
 
 Result<void> run(const Options& options) {
+  if (options.trace.empty() && !options.is_synthetic)
+    return error(ErrorKind::usage, "nothing to replay: give a trace or --synthetic");
   std::vector<ReplayPolicy> policies;
   for (const std::string& name : options.policies) policies.push_back(TRY(parse_policy(name)));
   const ReplayTrace trace = TRY(load(options));
@@ -147,6 +150,7 @@ Result<void> run(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
+  glmd::hold_standard_streams();
   glmd::Options options;
   CLI::App app("Replays routing choices through caches of any size and policy.", "glmd-replay");
   app.set_version_flag("--version", "glmd-replay " GLMD_VERSION);
@@ -179,19 +183,6 @@ int main(int argc, char** argv) {
       ->needs(synthetic);
   app.add_option("--seed", options.synthetic.text_seed, "synthetic: another text")
       ->needs(synthetic);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& parse_error) {
-    return app.exit(parse_error) == 0 ? 0 : glmd::exit_code(glmd::ErrorKind::usage);
-  }
-  if (options.trace.empty() && !options.is_synthetic) {
-    std::fprintf(stderr, "glmd-replay: nothing to replay: give a trace or --synthetic\n");
-    return glmd::exit_code(glmd::ErrorKind::usage);
-  }
-  const glmd::Result<void> result = glmd::run(options);
-  if (!result.ok()) {
-    std::fprintf(stderr, "glmd-replay: %s\n", result.error().message.c_str());
-    return glmd::exit_code(result.error().kind);
-  }
-  return 0;
+  if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
+  return glmd::end_program(app, glmd::run(options));
 }

@@ -1,0 +1,68 @@
+#include "tools/eval/evaluation_memory.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "memory_sources.h"
+#include "model/families.h"
+#include "model/sequence_state.h"
+#include "platform/aligned_memory.h"
+
+namespace glmd {
+namespace {
+
+int64_t text_bytes(const Container& container) {
+  int64_t bytes = 0;
+  for (const char* name : {"tokenizer.json", "glmd.json"}) {
+    std::error_code failure;
+    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
+    if (!failure) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<MemoryLimit> limits,
+                                   const EvaluationSize& size) {
+  const ModelSizes sizes = TRY(model_sizes(container, size.with_draft, size.kv_format));
+  if (size.context_tokens > sizes.context_max) {
+    return error(ErrorKind::usage, "context: the model was made for at most {} tokens, got {}",
+                 sizes.context_max, size.context_tokens);
+  }
+  if (size.arena_bytes && *size.arena_bytes < sizes.arena_bytes_min) {
+    return error(ErrorKind::usage,
+                 "--arena: wanted at least {} bytes (two experts of each size), got {}",
+                 sizes.arena_bytes_min, *size.arena_bytes);
+  }
+  // A block more than the context: a sequence and its draft layer may each begin one.
+  const int64_t tokens = round_up(size.context_tokens, cache_block_tokens) + cache_block_tokens;
+  MemoryPlan plan = TRY(plan_memory({.limits = std::move(limits),
+                                     .dense_bytes = sizes.dense_bytes,
+                                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
+                                     .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                                     .text_bytes = text_bytes(container),
+                                     .arena_bytes_min = sizes.arena_bytes_min,
+                                     .experts_bytes = sizes.experts_bytes,
+                                     .context_max = tokens,
+                                     .context_tokens = tokens,
+                                     .sessions = 1}));
+  plan.rows_max = std::min(plan.rows_max, size.rows_max);
+  if (!size.arena_bytes) return plan;
+  const int64_t wanted_bytes =
+      std::min(*size.arena_bytes, std::max(sizes.experts_bytes, sizes.arena_bytes_min));
+  if (wanted_bytes > plan.arena_bytes) {
+    return error(ErrorKind::no_memory, "--arena: wanted {} bytes, {} are left; the sum is\n{}",
+                 wanted_bytes, plan.arena_bytes, plan.to_text());
+  }
+  plan.arena_bytes = wanted_bytes;
+  return plan;
+}
+
+Result<std::vector<MemoryLimit>> machine_limits() {
+  std::vector<MemoryLimit> limits = cgroup_limits();
+  limits.push_back(TRY(available_memory()));
+  return limits;
+}
+
+}  // namespace glmd
