@@ -6,6 +6,7 @@
 #include "generation/sampler.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
+#include "model/sequence_state.h"
 #include "peak_loops.h"
 #include "platform/aligned_memory.h"
 
@@ -13,7 +14,7 @@ namespace glmd {
 namespace {
 
 struct Options {
-  std::string kernels = "auto";
+  std::string kernels = "auto", kv_format = "f16";
   std::vector<int> threads = {1, 2};
   int64_t keys = 2048;
   int64_t rows = 64;
@@ -46,23 +47,23 @@ std::vector<float> bell_values(int64_t n, uint64_t seed) {
   return values;
 }
 
-// f16 tokens; far larger than the caches, so that a row finds its keys in memory as a step does.
+// Far larger than the caches, so that a row finds its keys in memory as a step does.
 struct Cache {
-  Cache(const KernelTable& kernels, int64_t elements, int64_t tokens) : token_width(elements) {
-    const int64_t block_bytes = cache_block_tokens * token_width * 2;
+  Cache(const KernelTable& kernels, const CacheRow& of, int64_t tokens) : row(of) {
+    const int64_t block_bytes = cache_block_tokens * row.bytes();
     memory = AlignedMemory::allocate(tokens / cache_block_tokens * block_bytes).value();
-    const std::vector<float> values = bell_values(cache_block_tokens * token_width, 7);
+    const std::vector<float> values = bell_values(cache_block_tokens * row.width, 7);
     for (int64_t i = 0; i < tokens / cache_block_tokens; ++i) {
       uint8_t* block = memory.data() + i * block_bytes;
-      kernels.to_f16(values.data(), cache_block_tokens * token_width,
-                     reinterpret_cast<uint16_t*>(block));
+      for (int64_t token = 0; token < cache_block_tokens; ++token)
+        store_row(kernels, row, values.data() + token * row.width, block + token * row.bytes());
       blocks.push_back(block);
     }
   }
   CacheView view(int64_t first_token) const {
-    return {blocks.data() + first_token / cache_block_tokens, token_width, false};
+    return {blocks.data() + first_token / cache_block_tokens, row};
   }
-  int64_t token_width;
+  CacheRow row;
   AlignedMemory memory;
   std::vector<const uint8_t*> blocks;
 };
@@ -74,8 +75,8 @@ struct Bench {
         team(thread_count),
         peak(find_peak_loops(table.name)),
         float_peak(find_float_peak(table.name)),
-        keys(table, width, context),
-        index_keys(table, index_width, 4 * context),
+        keys(table, {.width = width, .coded = chosen.kv_format == "int8" ? latent : 0}, context),
+        index_keys(table, {.width = index_width}, 4 * context),
         scratch(AlignedMemory::allocate(thread_count * scratch_bytes).value()) {}
 
   static constexpr int64_t scratch_bytes = (attention_scratch_floats(heads, latent, rope) +
@@ -138,13 +139,14 @@ double measure(Bench& bench, const Work& work) {
     bytes.push_back(static_cast<double>(work.bytes) / work_seconds * 1e-9);
     read_bytes.push_back(static_cast<double>(all) / read_seconds * 1e-9);
   }
-  Measurement m = {
-      .bench = "attention",
-      .varied = {{"kernels", bench.kernels.name}, {"threads", int64_t{bench.team.thread_count()}}},
-      .part = work.part,
-      .value = median(seconds) * 1e3,
-      .unit = "ms",
-      .bound = {}};
+  Measurement m = {.bench = "attention",
+                   .varied = {{"kernels", bench.kernels.name},
+                              {"kv", bench.options.kv_format},
+                              {"threads", int64_t{bench.team.thread_count()}}},
+                   .part = work.part,
+                   .value = median(seconds) * 1e3,
+                   .unit = "ms",
+                   .bound = {}};
   report(m, bench.options.as_json);
   if (work.products > 0) {
     m.value = median(products);
@@ -211,7 +213,7 @@ Work attention_work(Bench& bench, std::string part, int64_t rows, bool is_gather
   const auto all = std::make_shared<AttentionRows>(bench, rows, is_gathered);
   Work work{.part = std::move(part),
             .products = rows * heads * all->key_count * (2 * latent + rope),
-            .bytes = rows == 1 ? all->key_count * width * 2 : 0,
+            .bytes = rows == 1 ? all->key_count * bench.keys.row.bytes() : 0,
             .phases = {}};
   const KernelTable& kernels = bench.kernels;
   if (all->shares_spans) {
@@ -292,7 +294,9 @@ void bench_all(const KernelTable& kernels, int thread_count, const Options& opti
   measure(bench, sampling_work("top_p", kernels, {.temperature = 1, .top_p = 0.95, .seed = 1}));
   const double cost = index_layers * (index + top) + layers * (far - near);
   report({.bench = "attention",
-          .varied = {{"kernels", kernels.name}, {"threads", int64_t{thread_count}}},
+          .varied = {{"kernels", kernels.name},
+                     {"kv", options.kv_format},
+                     {"threads", int64_t{thread_count}}},
           .part = "2k to 32k",
           .value = cost * 1e3,
           .unit = "ms/token",
@@ -319,6 +323,8 @@ BenchCommand add_attention_command(CLI::App& parent) {
   app->add_option("--threads", options->threads, "numbers of threads")
       ->check(CLI::Range(1, 1024))
       ->delimiter(',');
+  app->add_option("--kv", options->kv_format, "keys of attention: f16 or int8")
+      ->check(CLI::IsMember({"f16", "int8"}));
   app->add_option("--keys", options->keys, "keys that a row sees")->check(CLI::Range(1, 32768));
   app->add_option("--rows", options->rows, "rows of a prefill block")->check(CLI::Range(1, 4096));
   app->add_option("--repetitions", options->repetitions, "medians are of so many")
