@@ -17,6 +17,12 @@ struct FeedForward {
   std::span<const int32_t> rows, outputs;
 };
 
+// Rows of one member that a kernel takes at once.
+struct MemberPanel {
+  const FeedForward* member;
+  int64_t member_row, group_row, count;  // the first among the member's, and the group's rows
+};
+
 // Scratch that lives from step to step.
 struct ExpertScratch {
   struct Gathered {
@@ -28,7 +34,7 @@ struct ExpertScratch {
   ActivationRows middle;
   std::vector<std::vector<float>> results;  // per thread
   std::vector<FeedForward> group;           // for callers to put a group together
-  std::vector<int64_t> first_rows;          // per member: its rows begin here in `hidden`
+  std::vector<MemberPanel> panels;          // of all members of a group
   std::vector<int32_t> sources;             // per row of the group: its row of the input
 };
 

@@ -20,6 +20,12 @@
 
 namespace glmd {
 
+// How matrix kernels like their work cut: up to few_rows rows of activations a tile is as good as
+// many; more go panel_rows at a time through set_rows rows of the matrix.
+constexpr int64_t few_rows = 2;
+constexpr int64_t panel_rows = 64;
+constexpr int64_t set_rows = 32;
+
 // Rows of activations. Float formats read `values`; quantised formats read codes, scales, sums,
 // which `quantise` made from values: per group of 32 a scale = amax / 127 (f32), codes = round to
 // nearest even of value / scale (all zero where amax is 0), sums = sum of the codes. Padded columns

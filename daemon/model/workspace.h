@@ -29,14 +29,14 @@ struct Workspace {
   std::vector<float> cos, sin;  // [rows][rope / 2]
   ActivationRows normed_rows, rank_rows, mixed_rows;
 
-  std::vector<float> query_rank;  // [rows][q_lora_rank], after its norm
-  std::vector<float> key_raw;     // [rows][kv_lora_rank + rope]
-  std::vector<float> queries;     // [rows][heads][nope + rope]
-  std::vector<float> absorbed;    // [rows][heads][kv_lora_rank + rope]
-  std::vector<float> latents;     // [rows][heads][kv_lora_rank]: attention over latents
-  std::vector<float> mixed;       // [rows][heads][v]
-  std::vector<float> update;      // [rows][hidden]: what a sub-layer adds
-  HeadScratch heads;
+  std::vector<float> query_rank;   // [rows][q_lora_rank], after its norm
+  std::vector<float> key_raw;      // [rows][kv_lora_rank + rope]
+  std::vector<float> queries;      // [rows][heads][nope + rope]
+  std::vector<float> absorbed;     // [rows][heads][kv_lora_rank + rope]
+  std::vector<float> latents;      // [rows][heads][kv_lora_rank]: attention over latents
+  std::vector<float> mixed;        // [rows][heads][v]
+  std::vector<float> update;       // [rows][hidden]: what a sub-layer adds
+  std::vector<HeadScratch> heads;  // per thread
   std::vector<std::vector<float>> attention_scratch;  // per thread
   std::vector<float> attention_parts;                 // [rows][spans]: what states point to
   std::vector<AttentionState> attention_states;       // [rows][spans]

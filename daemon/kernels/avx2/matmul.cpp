@@ -19,7 +19,6 @@ namespace glmd::avx2 {
 namespace {
 
 constexpr int64_t prefetch_bytes = 6144;
-constexpr int64_t panel_rows = 64;       // of activations, at most
 constexpr int64_t panel_entries = 2048;  // 104 KiB of activations
 constexpr int64_t sum_entries = 2048;    // 64 KiB of sums, of 8 outputs each
 
@@ -291,8 +290,8 @@ void multiply(const Matrix& w, const Activations& x, float* y, int64_t y_stride,
                                  now, panel, rows, sums + (r - first) / tile_rows * rows);
         }
       }
-      for (int64_t r = first; r < last; r += tile_rows) {
-        for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t n = 0; n < rows; ++n) {  // a row at a time: rows are pages apart
+        for (int64_t r = first; r < last; r += tile_rows) {
           store_tile<Block, parts>(row_scales + r * parts, sums[(r - first) / tile_rows * rows + n],
                                    y + (row + n) * y_stride + r, last - r);
         }

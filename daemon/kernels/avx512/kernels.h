@@ -5,6 +5,15 @@
 
 namespace glmd::avx512 {
 
+void quantise(const float* values, int64_t value_stride, int64_t row_count, int64_t columns,
+              int8_t* codes, float* scales, int32_t* sums);
+
+void matmul_f32(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
+                int64_t end);
+void matmul_f16(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
+                int64_t end);
+void matmul_bf16(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
+                 int64_t end);
 void matmul_q8(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
                int64_t end);
 void matmul_nl5(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,

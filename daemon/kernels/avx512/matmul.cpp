@@ -16,9 +16,7 @@
 namespace glmd::avx512 {
 namespace {
 
-constexpr int64_t few_rows = 2;  // of activations, up to here
 constexpr int64_t prefetch_bytes_few = 6144, prefetch_bytes_many = 3072;
-constexpr int64_t panel_rows = 64;       // of activations, at most
 constexpr int64_t panel_entries = 1024;  // 40 KiB of activations
 constexpr int64_t sum_entries = 2048;    // 256 KiB of sums, of 32 outputs each
 
@@ -318,7 +316,7 @@ void add_set(TileSet tiles, int64_t block_stride, int64_t ahead, int64_t groups,
 template <class Block, int parts>
 void multiply_many(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
                    int64_t end) {
-  constexpr int64_t set_tiles = 4;
+  constexpr int64_t set_tiles = set_rows / tile_rows;
   const Tiles<Block, parts> tiles(w);
   const int64_t begin_tile = begin / tile_rows * parts;
   const int64_t end_tile = padded_rows(end) / tile_rows * parts;
@@ -347,10 +345,10 @@ void multiply_many(const Matrix& w, const Activations& x, float* y, int64_t y_st
                          sums + (tile - first) / set_tiles * rows);
         }
       }
-      for (int64_t tile = first; tile < last; tile += 2) {
-        for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t n = 0; n < rows; ++n) {  // a row at a time: rows are pages apart
+        float* to = y + (row + n) * y_stride;
+        for (int64_t tile = first; tile < last; tile += 2) {
           const __m512 both = sums[(tile - first) / set_tiles * rows + n][(tile - first) / 2 % 2];
-          float* to = y + (row + n) * y_stride;
           tiles.store(tile, lower(both), upper(both), to, end);
           if (parts == 1) tiles.store(tile + 1, upper(both), upper(both), to, end);
         }

@@ -9,9 +9,9 @@ const KernelTable& avx512_kernels() {
   using namespace avx2;
   static constexpr KernelTable table = {
       .name = "avx512",
-      .quantise = quantise,
-      .matmul = {matmul_f32, matmul_f16, matmul_bf16, avx512::matmul_q8, avx512::matmul_nl5,
-                 avx512::matmul_nl4},
+      .quantise = avx512::quantise,
+      .matmul = {avx512::matmul_f32, avx512::matmul_f16, avx512::matmul_bf16, avx512::matmul_q8,
+                 avx512::matmul_nl5, avx512::matmul_nl4},
       .gate_up = {gate_up_f32, gate_up_f16, gate_up_bf16, avx512::gate_up_q8, avx512::gate_up_nl5,
                   avx512::gate_up_nl4},
       .embedding_row = {embedding_row_f32, embedding_row_f16, embedding_row_bf16, embedding_row_q8,
