@@ -189,6 +189,7 @@ void ExpertCache::grow(int32_t size_class, int64_t slot_count) {
 }
 
 void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> wants, Pace pace) {
+  CHECK(!poll_arrival());  // takes the reads ahead that are whole: they are hits
   ++step_;
   std::vector<int32_t> wanted_before = std::move(wanted_);
   wanted_.clear();
