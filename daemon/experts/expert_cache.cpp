@@ -9,8 +9,12 @@ namespace glmd {
 namespace {
 
 constexpr int64_t slots_min = 2;
-constexpr int64_t staged_max = 16;  // as many as a reader has under way
-constexpr int64_t slots_per_staged = 8;
+// Of a class's slots: as few as look-ahead fills while a layer computes; residents miss the others.
+constexpr int64_t staged_min = 2, staged_max = 16;
+constexpr int64_t slots_per_staged = 32;
+// Buffers of a stream: as many as a reader has under way.
+constexpr int64_t passing_max = 16;
+constexpr int64_t slots_per_passing = 8;
 constexpr int64_t warming_max = 2;  // one being checked, one being read
 
 struct ClassSize {
@@ -189,6 +193,7 @@ void ExpertCache::grow(int32_t size_class, int64_t slot_count) {
 }
 
 void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> wants, Pace pace) {
+  CHECK(!poll_arrival());  // takes the reads ahead that are whole: they are hits
   ++step_;
   std::vector<int32_t> wanted_before = std::move(wanted_);
   wanted_.clear();
@@ -249,7 +254,7 @@ void ExpertCache::settle_read_ahead(SizeClass& size_class, ExpertRange layer) {
 
 void ExpertCache::let_pass(const SizeClass& size_class, ExpertRange layer,
                            std::span<const ExpertWant> wants) {
-  const int64_t kept_slots = size_class.slot_count - size_class.staging_share();
+  const int64_t kept_slots = size_class.slot_count - size_class.passing_share();
   const int64_t share = std::max<int64_t>(1, kept_slots * layer.count / size_class.expert_count);
   if (static_cast<int64_t>(wants.size()) <= share) return;
   by_heat_.assign(wants.begin(), wants.end());
@@ -335,7 +340,12 @@ bool ExpertCache::is_stored_before(int32_t a, int32_t b) const {
 }
 
 int64_t ExpertCache::SizeClass::staging_share() const {
-  return std::min(staged_max, slot_count / slots_per_staged);
+  const int64_t least = std::min(staged_min, slot_count / slots_per_passing);
+  return std::clamp(slot_count / slots_per_staged, least, staged_max);
+}
+
+int64_t ExpertCache::SizeClass::passing_share() const {
+  return std::min(passing_max, slot_count / slots_per_passing);
 }
 
 // Residents leave the share of reads ahead alone as long as there is something colder to evict. A
@@ -343,7 +353,7 @@ int64_t ExpertCache::SizeClass::staging_share() const {
 int32_t ExpertCache::take_slot(SizeClass& size_class, int32_t layer, bool passes) {
   int32_t slot = -1;
   if (passes) {
-    if (size_class.passing_count >= std::max(slots_min, size_class.staging_share())) return -1;
+    if (size_class.passing_count >= std::max(slots_min, size_class.passing_share())) return -1;
     slot = take_free(size_class);
     if (slot < 0) slot = take_discarded(size_class);
     return slot >= 0 ? slot : take_victim(size_class, layer);

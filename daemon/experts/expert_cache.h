@@ -185,6 +185,7 @@ class ExpertCache {
     std::deque<int32_t> discarded;  // staged, whole, not wanted: oldest first
 
     int64_t staging_share() const;
+    int64_t passing_share() const;
   };
 
   ExpertCache() = default;

@@ -35,8 +35,9 @@ struct ReadQueueOptions {
   // A request is cut into equal segments of at most so much: large enough that the disk's cost of a
   // read is small, small enough that demand soon comes through.
   int64_t segment_bytes = int64_t{2} << 20;
-  // Segments of look-ahead under way: what demand may have to wait for.
-  int look_ahead_in_flight_max = 8;
+  // Segments of look-ahead under way: what demand may have to wait for. Few, as long as the disk
+  // stays busy.
+  int look_ahead_in_flight_max = 4;
   ReadSignal* signal = nullptr;  // raised with each completion
 };
 

@@ -243,7 +243,19 @@ TEST_F(ReadAhead, whole_when_wanted_is_a_hit_and_stays) {
   EXPECT_EQ(rig.cache.resident_count(), 1);
 }
 
+TEST_F(ReadAhead, that_came_while_nobody_looked_is_a_hit) {
+  ASSERT_TRUE(rig.cache.read_ahead(40));
+  ASSERT_TRUE(rig.cache.read_ahead(41));
+  rig.reader.silent_share = 0;
+  rig.begin_step({40}, 1, layer);
+  EXPECT_TRUE(rig.is_here(40));
+  EXPECT_EQ(stats().ahead_used, 1);
+  EXPECT_EQ(stats().ahead_wasted, 1);
+  EXPECT_EQ(stats().misses, 0);
+}
+
 TEST_F(ReadAhead, under_way_when_wanted_is_read_on_as_demand) {
+  rig.reader.silent_share = 1;
   ASSERT_TRUE(rig.cache.read_ahead(40));
   rig.run({40}, 1, layer);
   EXPECT_EQ(stats().ahead_late, 1);

@@ -41,7 +41,7 @@ class FaultyReader : public BlockReader {
     return static_cast<int64_t>(waiting_.size() + done_.size());
   }
   std::optional<ReadCompletion> poll() override {
-    if (outstanding() == 0 || share() < 0.5) return std::nullopt;
+    if (outstanding() == 0 || share() < silent_share) return std::nullopt;
     return wait();
   }
   ReadCompletion wait() override {
@@ -75,6 +75,7 @@ class FaultyReader : public BlockReader {
   }
 
   std::vector<int64_t> submitted;  // offsets, in order
+  double silent_share = 0.5;       // of polls: they find nothing though reads are under way
 
  private:
   double share() { return static_cast<double>(random_() % 1000) / 1000; }
