@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "platform/file.h"
@@ -146,6 +147,16 @@ std::vector<MemoryLimit> cgroup_limits(const std::string& root) {
   std::vector<MemoryLimit> limits;
   for (const Group& group : memory_groups(root)) add_limits(root, group, limits);
   return limits;
+}
+
+int64_t kept_text_bytes(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const char* name : {"/tokenizer.json", "/glmd.json"}) {
+    std::error_code failure;
+    const auto size = std::filesystem::file_size(folder + name, failure);
+    if (!failure) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
 }
 
 MemoryReadings read_memory(int64_t plan_bytes, const std::string& root) {

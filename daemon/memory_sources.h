@@ -15,6 +15,8 @@ namespace glmd {
 Result<MemoryLimit> available_memory(const std::string& root = "");
 // memory.max and memory.high (v2), memory.limit_in_bytes (v1) of our group and its ancestors.
 std::vector<MemoryLimit> cgroup_limits(const std::string& root = "");
+// Of the files in a model's folder that are kept parsed (MemoryNeeds::text_bytes).
+int64_t kept_text_bytes(const std::string& folder);
 // What is left now of the machine's memory, of every such limit, and of the plan (its total against
 // our RssAnon). What cannot be read is left out; the clock is the caller's.
 MemoryReadings read_memory(int64_t plan_bytes, const std::string& root = "");

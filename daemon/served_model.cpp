@@ -3,8 +3,6 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-#include <filesystem>
-
 #include "memory_sources.h"
 #include "model/families.h"
 #include "platform/file.h"
@@ -18,16 +16,6 @@ namespace {
 constexpr int64_t text_bytes_max = 1 << 20;
 // XXH3 of GLM-5.2's chat_template.jinja, which text/chat_template renders.
 constexpr uint64_t rendered_template_hash = 0x4f56c8734ab3ce7e;
-
-int64_t text_bytes(const Container& container) {
-  int64_t bytes = 0;
-  for (const char* name : {"tokenizer.json", "glmd.json"}) {
-    std::error_code failure;
-    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
-    if (!failure) bytes += static_cast<int64_t>(size);
-  }
-  return bytes;
-}
 
 Result<GenerationDefaults> read_defaults(const Container& container) {
   const std::string path = container.folder() + "/generation_config.json";
@@ -97,7 +85,7 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
                     .dense_bytes = sizes.dense_bytes,
                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
                     .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
-                    .text_bytes = text_bytes(container),
+                    .text_bytes = kept_text_bytes(container.folder()),
                     .arena_bytes_min = sizes.arena_bytes_min,
                     .experts_bytes = sizes.experts_bytes,
                     .context_max = sizes.context_max,

@@ -1,7 +1,6 @@
 #include "tools/eval/evaluation_memory.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "memory_sources.h"
 #include "model/families.h"
@@ -9,19 +8,6 @@
 #include "platform/aligned_memory.h"
 
 namespace glmd {
-namespace {
-
-int64_t text_bytes(const Container& container) {
-  int64_t bytes = 0;
-  for (const char* name : {"tokenizer.json", "glmd.json"}) {
-    std::error_code failure;
-    const auto size = std::filesystem::file_size(container.folder() + "/" + name, failure);
-    if (!failure) bytes += static_cast<int64_t>(size);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<MemoryLimit> limits,
                                    const EvaluationSize& size) {
@@ -41,12 +27,13 @@ Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<Memor
                                      .dense_bytes = sizes.dense_bytes,
                                      .kv_bytes_per_token = sizes.kv_bytes_per_token,
                                      .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
-                                     .text_bytes = text_bytes(container),
+                                     .text_bytes = kept_text_bytes(container.folder()),
                                      .arena_bytes_min = sizes.arena_bytes_min,
                                      .experts_bytes = sizes.experts_bytes,
                                      .context_max = tokens,
                                      .context_tokens = tokens,
-                                     .sessions = 1}));
+                                     .sessions = 1,
+                                     .asked_bytes = {}}));
   plan.rows_max = std::min(plan.rows_max, size.rows_max);
   if (!size.arena_bytes) return plan;
   const int64_t wanted_bytes =
