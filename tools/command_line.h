@@ -22,7 +22,7 @@ inline std::optional<int> parse_command_line(CLI::App& app, int argc, char** arg
     return EX_USAGE;
   }
   // Not by require_subcommand(1), which would not name a mistyped one.
-  const auto any = [](const CLI::App*) { return true; };
+  const auto any = [](const CLI::App* one) { return !one->get_name().empty(); };  // no group
   if (!app.get_subcommands(any).empty() && app.get_subcommands().empty()) {
     std::fprintf(stderr, "%s: wanted a command, got none (--help lists them)\n",
                  app.get_name().c_str());

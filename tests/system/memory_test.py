@@ -161,9 +161,13 @@ class ControlGroup(unittest.TestCase):
             return "expert arena:" in daemon.read_log()
         wait_until(lower, "the arena to shrink")
         self.assertIn("memory.limit_in_bytes", daemon.read_log().split("expert arena:")[-1])
-        client.send("STATUS\n")
-        status = json.loads(client.read()[1])["engine"]
-        self.assertLess(status["experts"]["arena_bytes"], status["memory"]["arena_bytes"])
+
+        def has_shrunk():  # the log says it before the engine does it
+            client.send("STATUS\n")
+            status = json.loads(client.read()[1])["engine"]
+            planned = status["memory"]["arena_bytes"]
+            return status["experts"].get("arena_bytes", planned) < planned
+        wait_until(has_shrunk, "STATUS to show the smaller arena")
         self.set_limit(256 << 20)
         client.submit(2, "word " * 1000, 50, HOT, "seed=1")
         self.assertEqual(client.answer()[0], before)
