@@ -21,7 +21,7 @@ using Task = std::function<void(int64_t, int64_t, int)>;
 constexpr std::chrono::microseconds spin_time{50};
 constexpr int64_t parts_per_thread = 32;  // at most
 
-// The word that starts a task: its number, and how many threads take part.
+// The word that starts a task: its number, and how many threads take part; none ends the team.
 constexpr uint32_t participant_bits = 12;
 constexpr uint32_t participants_of(uint32_t round) {
   return round & ((1U << participant_bits) - 1);
@@ -72,7 +72,6 @@ struct Team::Workers {
   alignas(64) std::atomic<int64_t> next{0};  // not yet handed out
   alignas(64) std::atomic<uint32_t> round{0};
   alignas(64) std::atomic<uint32_t> running{0};  // workers that are not done with this task
-  bool is_stopping = false;
   std::vector<std::thread> threads;
 };
 
@@ -80,7 +79,7 @@ void Team::Workers::loop(int thread) {
   uint32_t seen = 0;
   while (true) {
     seen = wait_for_change(round, seen);
-    if (is_stopping) return;
+    if (participants_of(seen) == 0) return;
     if (static_cast<uint32_t>(thread) >= participants_of(seen)) continue;
     take_parts(thread);
     if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
@@ -121,8 +120,7 @@ Team::Team(int thread_count, std::span<const int> processors)
 }
 
 Team::~Team() {
-  workers_->is_stopping = true;
-  workers_->start(thread_count_);
+  workers_->start(0);
   for (std::thread& thread : workers_->threads) thread.join();
 }
 
