@@ -105,8 +105,8 @@ Result<int> report(const Settings& settings, const std::string& folder) {
         measure_speed(container.value(), settings.reader, facts.thread_count);
     if (speed.ok()) facts.speed = speed.value();
   }
-  const std::vector<Finding> findings = examine(facts);
   if (settings.action == Settings::Action::doctor) {
+    const std::vector<Finding> findings = examine(facts);
     TRY(print(settings.is_json ? findings_json(findings).to_string() + "\n"
                                : findings_text(findings)));
     return exit_code_of(findings);

@@ -104,8 +104,7 @@ void run_feed_forward(const Compute& compute, std::span<const FeedForward> group
   scratch.middle.set(hidden, width, rows, width);
   const Activations& middle = scratch.middle.for_format(compute, down.format);
   const auto down_kernel = compute.kernels.matmul[static_cast<int>(down.format)];
-  const auto threads = static_cast<size_t>(compute.team.thread_count());
-  scratch.results.resize(std::max(scratch.results.size(), threads));
+  grown(scratch.results, compute.team.thread_count());
   run_blocks(compute.team, std::ssize(panels), most, down.rows,
              [&](int64_t index, int64_t begin, int64_t end, int thread) {
                const MemberPanel& panel = panels[static_cast<size_t>(index)];

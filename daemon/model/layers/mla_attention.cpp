@@ -65,9 +65,8 @@ class RowAttention {
         row_count_(static_cast<int64_t>(rows.size())),
         threads_(compute.team.thread_count()) {
     grown(workspace.latents, row_count_ * heads_ * latent_);
-    const auto thread_count = static_cast<size_t>(threads_);
-    workspace.blocks.resize(std::max(workspace.blocks.size(), thread_count));
-    workspace.attention_scratch.resize(std::max(workspace.attention_scratch.size(), thread_count));
+    grown(workspace.blocks, threads_);
+    grown(workspace.attention_scratch, threads_);
   }
 
   void run() {

@@ -18,11 +18,10 @@ class Selector {
         layout_(layout),
         rows_(rows),
         workspace_(workspace) {
-    const auto threads = static_cast<size_t>(threads_);
-    workspace.index_scores.resize(std::max(workspace.index_scores.size(), threads));
-    workspace.index_scratch.resize(std::max(workspace.index_scratch.size(), threads));
-    workspace.top_scratch.resize(std::max(workspace.top_scratch.size(), threads));
-    workspace.blocks.resize(std::max(workspace.blocks.size(), threads));
+    grown(workspace.index_scores, threads_);
+    grown(workspace.index_scratch, threads_);
+    grown(workspace.top_scratch, threads_);
+    grown(workspace.blocks, threads_);
   }
 
   void run() {
