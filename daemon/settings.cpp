@@ -146,7 +146,7 @@ Result<void> read_mirrors(const toml::node& node, Settings& settings) {
 }
 
 Result<void> read_config(const std::string& path, Settings& settings) {
-  const Result<std::string> text = read_file(path, config_bytes_max);
+  const Result<std::string> text = read_input(path, config_bytes_max);
   if (!text.ok()) return error(ErrorKind::config, "configuration: {}", text.error().message);
   toml::table table;
   try {  // the library's way of saying no; it ends here

@@ -37,7 +37,7 @@ Result<std::string> read_question(const AskOptions& options) {
   std::string question = std::move(words);
   if (wants_stdin) append_part(question, TRY(read_stdin(input_bytes_max)));
   for (const std::string& path : options.files) {
-    append_part(question, TRY(read_file(path, input_bytes_max)));
+    append_part(question, TRY(read_input(path, input_bytes_max)));
   }
   if (question.empty()) return error(ErrorKind::usage, "no prompt: give words, -f FILE or stdin");
   return question;

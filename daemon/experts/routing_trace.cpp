@@ -153,7 +153,7 @@ RoutingShape routing_shape(const Container& container) {
 }
 
 Result<RoutingTrace> read_routing_trace(const std::string& path) {
-  const std::string content = TRY(read_file(path, trace_bytes_max));
+  const std::string content = TRY(read_input(path, trace_bytes_max));
   Cursor cursor(content);
   RoutingTrace trace;
   trace.shape = TRY_CONTEXT(read_header(cursor), path);

@@ -41,8 +41,22 @@ Result<File> open_file(const std::string& path, int flags, uint32_t mode, bool i
 
 }  // namespace
 
+// A regular file, and never a wait: a pipe would be waited for until somebody writes into it.
+static Result<File> open_regular(const std::string& path, int flags, bool is_direct) {
+  File file = TRY(open_file(path, flags | O_NONBLOCK, 0, is_direct));
+  struct stat status;
+  if (::fstat(file.descriptor(), &status) != 0) return system_error("stat", path);
+  if (!S_ISREG(status.st_mode)) {
+    return error(ErrorKind::bad_input, "{}: wanted a regular file, got a {}", path,
+                 S_ISDIR(status.st_mode) ? "folder" : "pipe, socket or device");
+  }
+  // io_uring takes O_NONBLOCK for a wish not to wait for the disk either.
+  if (::fcntl(file.descriptor(), F_SETFL, flags) != 0) return system_error("set flags", path);
+  return file;
+}
+
 Result<File> File::open_read_only(const std::string& path) {
-  return open_file(path, O_RDONLY, 0, false);
+  return open_regular(path, O_RDONLY, false);
 }
 
 // False where the kernel says that direct reads are not supported or need more than blocks of 4096.
@@ -60,10 +74,10 @@ static bool takes_direct_blocks(const File& file) {
 }
 
 Result<File> File::open_direct(const std::string& path) {
-  Result<File> direct = open_file(path, O_RDONLY | O_DIRECT, 0, true);
+  Result<File> direct = open_regular(path, O_RDONLY | O_DIRECT, true);
   // tmpfs and some network mounts answer EINVAL; any other reason fails again below, with its name.
   if (direct.ok() && takes_direct_blocks(direct.value())) return direct;
-  return open_file(path, O_RDONLY, 0, false);
+  return open_regular(path, O_RDONLY, false);
 }
 
 // What is not there is then the folder: no input that is missing, but output that cannot be
@@ -154,8 +168,8 @@ Result<void> File::sync() {
   return {};
 }
 
-Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
-  const File file = TRY(File::open_read_only(path));
+static Result<std::string> read_to_end(const File& file, int64_t bytes_max) {
+  const std::string& path = file.path();
   const int64_t size_bytes = TRY(file.size_bytes());  // 0 of a pipe and in /proc
   if (size_bytes > bytes_max) {
     return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, bytes_max,
@@ -177,6 +191,14 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
   }
   content.resize(end);
   return content;
+}
+
+Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
+  return read_to_end(TRY(File::open_read_only(path)), bytes_max);
+}
+
+Result<std::string> read_input(const std::string& path, int64_t bytes_max) {
+  return read_to_end(TRY(open_file(path, O_RDONLY, 0, false)), bytes_max);
 }
 
 Result<void> write_file_atomically(const std::string& path, std::string_view content,

@@ -14,6 +14,7 @@ namespace glmd {
 
 class File {
  public:
+  // Regular files only, so that a pipe laid among a model's files is an error, not a wait for ever.
   static Result<File> open_read_only(const std::string& path);
   // O_DIRECT where the file system has it for blocks of direct_alignment; `is_direct` tells.
   static constexpr int64_t direct_alignment = 4096;
@@ -44,8 +45,10 @@ class File {
   bool is_direct_ = false;
 };
 
-// Up to its end, also where that is known only then (a pipe, /proc).
+// Up to its end, also where that is known only then (/proc). A regular file.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
+// The same of what a user named for input: a pipe or a terminal is waited for.
+Result<std::string> read_input(const std::string& path, int64_t bytes_max);
 // Writes beside `path`, syncs, renames: readers see the old file or the whole new one.
 Result<void> write_file_atomically(const std::string& path, std::string_view content,
                                    uint32_t mode = 0644);

@@ -2,6 +2,7 @@
 // before memory is taken.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -190,6 +191,31 @@ TEST_F(ContainerTest, a_folder_that_may_not_be_entered_is_not_taken_for_an_empty
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().kind, ErrorKind::denied);
   EXPECT_THAT(opened.error().message, HasSubstr("glmd.json: open: Permission denied"));
+}
+
+// Opening a pipe for reading waits for a writer: a hostile folder would stop the service here.
+TEST_F(ContainerTest, a_file_that_is_a_pipe_or_a_folder_is_refused_without_a_wait) {
+  const auto make_pipe = [](const std::string& path) {
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  };
+  const auto make_folder = [](const std::string& path) { std::filesystem::create_directory(path); };
+  for (const std::function<void(const std::string&)>& put :
+       {std::function<void(const std::string&)>(make_pipe), {make_folder}}) {
+    for (const char* name :
+         {"glmd.json", "config.json", "generation_config.json", "tokenizer.json",
+          "dense-00000.safetensors", "experts-001.safetensors", "mtp-00000.safetensors"}) {
+      SCOPED_TRACE(name);
+      const std::string folder = copy();
+      std::filesystem::remove(folder + "/" + name);
+      put(folder + "/" + name);
+      const Result<Container> opened = Container::open(folder);
+      ASSERT_FALSE(opened.ok());
+      EXPECT_EQ(opened.error().kind, ErrorKind::bad_input);
+      EXPECT_THAT(opened.error().message, HasSubstr(std::string(name) + ": wanted a regular file"));
+      EXPECT_THAT(Container::verify(folder),
+                  testing::Contains(HasSubstr(std::string(name) + ": wanted a regular file")));
+    }
+  }
 }
 
 struct BrokenContainer {

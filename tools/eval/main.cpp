@@ -101,7 +101,8 @@ Result<void> append_row(File& file, std::span<const float> row) {
 }
 
 Result<void> run_ids(const Options& options) {
-  const Json json = TRY(read_json_file(options.ids, text_bytes_max));
+  const std::string text = TRY(read_input(options.ids, text_bytes_max));
+  const Json json = TRY(parse_json(text, options.ids));
   const std::vector<int32_t> ids = TRY(ids_of(json, options.ids));
   std::optional<File> logits, draft;
   if (!options.logits.empty()) logits = TRY(File::create(options.logits));
@@ -137,7 +138,7 @@ Result<void> check_utf8(std::string_view text, const std::string& path) {
 
 Result<void> run_perplexity(const Options& options) {
   constexpr int64_t window = 256, context = 64;
-  const std::string text = TRY(read_file(options.ppl, text_bytes_max));
+  const std::string text = TRY(read_input(options.ppl, text_bytes_max));
   TRY(check_utf8(text, options.ppl));
   Loaded loaded = TRY(load(options, window + context + 2));
   if (!loaded.tokenizer) {
@@ -159,7 +160,7 @@ struct Question {
 };
 
 Result<std::vector<Question>> read_questions(const std::string& path) {
-  const std::string text = TRY(read_file(path, text_bytes_max));
+  const std::string text = TRY(read_input(path, text_bytes_max));
   std::vector<Question> questions;
   size_t begin = 0;
   for (int64_t line = 1; begin < text.size(); ++line) {

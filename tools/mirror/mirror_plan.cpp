@@ -26,7 +26,7 @@ std::vector<const Tensor*> even_order(const Container& container) {
 }
 
 Result<std::vector<const Tensor*>> read_order(const std::string& path, const Container& container) {
-  std::istringstream lines(TRY(read_file(path, order_bytes_max)));
+  std::istringstream lines(TRY(read_input(path, order_bytes_max)));
   std::vector<const Tensor*> order;
   std::set<const Tensor*> seen;
   std::string line;
