@@ -1,6 +1,7 @@
 """A glmd of its own on a socket in a fresh folder, and clients that speak the line protocol."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import time
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 BUILD = os.environ.get("GLMD_BUILD", os.path.join(ROOT, "build", "release"))
 GLMD = os.path.join(BUILD, "bin", "glmd")
+MINI = os.path.join(BUILD, "share", "glmd", "models", "mini")
 GLMCTL = os.path.join(BUILD, "bin", "glmctl")
 SLOW_READS = os.environ.get("GLMD_SLOW_READS",
                             os.path.join(BUILD, "tests", "system", "libslow_reads.so"))
@@ -87,14 +89,14 @@ class Daemon:
         self.process = None
         test.addCleanup(self.clean_up)
 
-    def start(self, *arguments, environment=None, read_delay_ms=0, **popen):
+    def start(self, *arguments, program=GLMD, environment=None, read_delay_ms=0, **popen):
         environment = {**os.environ, **(environment or {})}
         if read_delay_ms:
             environment["LD_PRELOAD"] = SLOW_READS
             environment["GLMD_TEST_READ_DELAY_MS"] = str(read_delay_ms)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [GLMD, "--socket", self.path, "--threads", "1", *arguments],
+                [program, "--socket", self.path, "--threads", "1", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, **popen)
         return self
 
@@ -141,6 +143,4 @@ class Daemon:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for name in os.listdir(self.folder):
-            os.unlink(os.path.join(self.folder, name))
-        os.rmdir(self.folder)
+        shutil.rmtree(self.folder)

@@ -3,6 +3,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 import unittest
 
-from daemon import GLMCTL, GLMD, LIMIT_S, Client, Daemon, wait_until
+from daemon import GLMCTL, GLMD, LIMIT_S, MINI, Client, Daemon, wait_until
 
 # At this temperature a stop token is one of thousands: the answer is as long as it may be.
 HOT = "100"
@@ -157,13 +158,16 @@ class Sockets(unittest.TestCase):
     def test_no_room_for_threads_is_one_line(self):
         daemon = Daemon(self)
         os.chown(daemon.folder, 65534, 65534)
+        # Copies, since the build may lie where nobody else may go.
+        program = shutil.copy(GLMD, daemon.folder)
+        model = shutil.copytree(MINI, os.path.join(daemon.folder, "model"))
 
         def become_limited():
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
             resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        daemon.start(preexec_fn=become_limited)
+        daemon.start("--model", model, program=program, preexec_fn=become_limited)
         self.assertEqual(daemon.process.wait(LIMIT_S), 75, daemon.read_log())
         self.assertRegex(daemon.read_log(), r"glmd: threads: Resource temporarily unavailable")
 
