@@ -195,22 +195,6 @@ std::optional<SpeedEstimate> estimate_of(const MachineFacts& facts) {
   return estimate_speed(facts.cost, facts.plan->arena_bytes, speed);
 }
 
-Json memory_json(const MemoryPlan& plan) {
-  return Json::object({{"budget_bytes", Json::integer(plan.budget_bytes)},
-                       {"budget_source", Json::string(plan.budget_source)},
-                       {"dense_bytes", Json::integer(plan.dense_bytes)},
-                       {"kv_bytes", Json::integer(plan.kv_bytes)},
-                       {"scratch_bytes", Json::integer(plan.scratch_bytes)},
-                       {"reserve_bytes", Json::integer(plan.reserve_bytes)},
-                       {"arena_bytes", Json::integer(plan.arena_bytes)},
-                       {"arena_bytes_min", Json::integer(plan.arena_bytes_min)},
-                       {"experts_bytes", Json::integer(plan.experts_bytes)},
-                       {"total_bytes", Json::integer(plan.total_bytes())},
-                       {"context_tokens", Json::integer(plan.context_tokens)},
-                       {"sessions", Json::integer(plan.sessions)},
-                       {"rows_max", Json::integer(plan.rows_max)}});
-}
-
 const PlaceFact* find_place(const MachineFacts& facts, std::string_view purpose) {
   for (const PlaceFact& place : facts.places) {
     if (place.purpose == purpose) return &place;
@@ -314,7 +298,7 @@ Json plan_json(const MachineFacts& facts) {
                            {"expert_bytes", Json::integer(facts.cost.expert_bytes)},
                            {"experts_per_token", Json::integer(facts.cost.experts)}}));
   }
-  if (facts.plan) json.set("memory", memory_json(*facts.plan));
+  if (facts.plan) json.set("memory", facts.plan->to_json());
   if (facts.plan_error) json.set("error", Json::string(facts.plan_error->message));
   if (facts.speed) {
     json.set("measured",

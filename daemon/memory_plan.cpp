@@ -59,6 +59,22 @@ std::string MemoryPlan::to_text() const {
   return text;
 }
 
+Json MemoryPlan::to_json() const {
+  return Json::object({{"budget_bytes", Json::integer(budget_bytes)},
+                       {"budget_source", Json::string(budget_source)},
+                       {"dense_bytes", Json::integer(dense_bytes)},
+                       {"kv_bytes", Json::integer(kv_bytes)},
+                       {"scratch_bytes", Json::integer(scratch_bytes)},
+                       {"reserve_bytes", Json::integer(reserve_bytes)},
+                       {"arena_bytes", Json::integer(arena_bytes)},
+                       {"arena_bytes_min", Json::integer(arena_bytes_min)},
+                       {"experts_bytes", Json::integer(experts_bytes)},
+                       {"total_bytes", Json::integer(total_bytes())},
+                       {"context_tokens", Json::integer(context_tokens)},
+                       {"sessions", Json::integer(sessions)},
+                       {"rows_max", Json::integer(rows_max)}});
+}
+
 Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   CHECK(!needs.limits.empty());
   const auto least = std::min_element(

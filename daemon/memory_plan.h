@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/json.h"
 #include "platform/result.h"
 
 namespace glmd {
@@ -42,6 +43,7 @@ struct MemoryPlan {
     return dense_bytes + kv_bytes + scratch_bytes + reserve_bytes + arena_bytes;
   }
   std::string to_text() const;  // a line for every term
+  Json to_json() const;
 };
 
 Result<MemoryPlan> plan_memory(const MemoryNeeds& needs);

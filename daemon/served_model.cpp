@@ -58,15 +58,8 @@ void warn_unlocked(int64_t bytes) {
 
 Json facts_of(const Container& container, const MemoryPlan& plan, const ServedModelOptions& options,
               bool has_locked_weights) {
-  const Json memory = Json::object({{"budget_bytes", Json::integer(plan.budget_bytes)},
-                                    {"budget_source", Json::string(plan.budget_source)},
-                                    {"dense_bytes", Json::integer(plan.dense_bytes)},
-                                    {"kv_bytes", Json::integer(plan.kv_bytes)},
-                                    {"scratch_bytes", Json::integer(plan.scratch_bytes)},
-                                    {"reserve_bytes", Json::integer(plan.reserve_bytes)},
-                                    {"arena_bytes", Json::integer(plan.arena_bytes)},
-                                    {"total_bytes", Json::integer(plan.total_bytes())},
-                                    {"dense_is_locked", Json::boolean(has_locked_weights)}});
+  Json memory = plan.to_json();
+  memory.set("dense_is_locked", Json::boolean(has_locked_weights));
   const std::string_view kv_format =
       container.is_reference() ? "f32" : kv_format_name(options.kv_format);
   return Json::object({{"model", Json::string(container.folder())},
@@ -74,7 +67,7 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
                        {"kernels", Json::string(options.kernels->name)},
                        {"kv_format", Json::string(std::string(kv_format))},
                        {"threads", Json::integer(options.threads)},
-                       {"memory", memory}});
+                       {"memory", std::move(memory)}});
 }
 
 }  // namespace
