@@ -25,23 +25,31 @@ std::vector<uint8_t> ids_with_a_token(const Tokenizer* tokenizer, int64_t vocabu
   return is_allowed;
 }
 
+EngineOptions with_known_context(EngineOptions options, int64_t context_max) {
+  if (options.context_tokens <= 0) options.context_tokens = context_max;
+  options.context_tokens = std::min(options.context_tokens, context_max);
+  return options;
+}
+
+// A text of more has more tokens than the context has room for, whatever it says.
+int64_t longest_text_bytes(const Tokenizer* tokenizer, int64_t context_tokens) {
+  return tokenizer == nullptr ? INT64_MAX : context_tokens * tokenizer->longest_token_bytes();
+}
+
 }  // namespace
 
 Engine::Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, Channel& channel,
                const Clock& clock)
     : model_(model),
       tokenizer_(tokenizer),
-      options_(std::move(options)),
+      options_(with_known_context(std::move(options), model.shape().context_max)),
       channel_(channel),
       clock_(clock),
       context_{tokenizer, options_.stop_ids, channel, clock},
       sampler_(ids_with_a_token(tokenizer, model.shape().vocabulary)),
       scheduler_(options_.sessions_max, model.rows_max()),
-      prompt_thread_(tokenizer, model.shape().vocabulary, channel) {
-  const int64_t context_max = model.shape().context_max;
-  if (options_.context_tokens <= 0) options_.context_tokens = context_max;
-  options_.context_tokens = std::min(options_.context_tokens, context_max);
-}
+      text_bytes_max_(longest_text_bytes(tokenizer, options_.context_tokens)),
+      prompt_thread_(tokenizer, model.shape().vocabulary, text_bytes_max_, channel) {}
 
 void Engine::handle(std::vector<Command> commands) {
   for (Command& command : commands) {
@@ -83,6 +91,10 @@ bool Engine::is_idle() const {
 
 namespace {
 
+bool is_too_long(const Result<Prompt>& prompt) {
+  return !prompt.ok() && prompt.error().kind == ErrorKind::no_memory;
+}
+
 std::optional<std::string> wrong_value(const Submit& submit) {
   if (submit.tokens_max && *submit.tokens_max < 1) return "max: wanted at least 1 token";
   if (submit.temperature && !(*submit.temperature >= 0 && std::isfinite(*submit.temperature))) {
@@ -105,8 +117,13 @@ void Engine::handle(Submit& submit) {
   if (auto wrong = wrong_value(submit)) return refuse(submit, "BAD_VALUE", std::move(*wrong));
   const int64_t now_ns = clock_.now_ns();
   if (std::ssize(submit.prompt) < PromptThread::prompt_bytes_min) {
-    enqueue(submit, make_prompt(submit, tokenizer_, model_.shape().vocabulary), now_ns);
-    return;
+    const int64_t bytes_max = std::min(text_bytes_max_, PromptThread::prompt_bytes_min);
+    Result<Prompt> prompt = make_prompt(submit, tokenizer_, model_.shape().vocabulary, bytes_max);
+    // A short conversation may render to a long text, and so belong to the other thread.
+    if (!is_too_long(prompt) || bytes_max == text_bytes_max_) {
+      enqueue(submit, std::move(prompt), now_ns);
+      return;
+    }
   }
   preparations_[submit.id].submitted_ns = now_ns;
   prompt_thread_.make(std::move(submit));
@@ -128,6 +145,12 @@ Session* Engine::enqueue(Submit& submit, Result<Prompt> prompt, int64_t submitte
     refuse(submit, std::move(code), std::move(message), prompt_tokens);
     return nullptr;
   };
+  if (is_too_long(prompt)) {
+    return refused(
+        "CONTEXT_EXCEEDED",
+        fmt::format("the prompt has more than {} bytes, too many for {} tokens of context",
+                    text_bytes_max_, options_.context_tokens));
+  }
   if (!prompt.ok()) return refused("BAD_VALUE", prompt.error().message);
   const auto prompt_tokens = static_cast<int64_t>(prompt.value().tokens.size());
   if (prompt_tokens == 0) return refused("EMPTY_PROMPT", "the prompt has no tokens");

@@ -112,6 +112,7 @@ class Engine {
   Sampler sampler_;
   Scheduler scheduler_;
   std::map<RequestId, Preparation> preparations_;
+  const int64_t text_bytes_max_;  // a prompt of more is longer than the context
   PromptThread prompt_thread_;
   std::optional<Pass> decode_, prefill_;
   int64_t decode_ns_ = 0;  // of the last decode pass

@@ -26,12 +26,17 @@ Result<Prompt> prompt_of_tokens(const std::string& text, int64_t vocabulary) {
   return prompt;
 }
 
-Result<Prompt> prompt_of_chat(const Submit& submit, const Tokenizer& tokenizer) {
-  const Json chat = TRY(parse_json(submit.prompt, "prompt"));
+Result<std::vector<TextSpan>> render(const std::string& text, int64_t text_bytes_max) {
+  const Json chat = TRY(parse_json(text, "prompt"));
   if (!chat.is_object()) {
     return error(ErrorKind::bad_input, "prompt: wanted a JSON object with messages");
   }
-  std::vector<TextSpan> spans = TRY(render_chat(chat));
+  return render_chat(chat, text_bytes_max);
+}
+
+Result<Prompt> prompt_of_chat(const Submit& submit, const Tokenizer& tokenizer,
+                              int64_t text_bytes_max) {
+  std::vector<TextSpan> spans = TRY(render(submit.prompt, text_bytes_max));
   if (submit.markup_is_trusted) {
     for (TextSpan& span : spans) span.is_trusted = true;
   }
@@ -45,12 +50,17 @@ Result<Prompt> prompt_of_chat(const Submit& submit, const Tokenizer& tokenizer) 
 
 }  // namespace
 
-Result<Prompt> make_prompt(const Submit& submit, const Tokenizer* tokenizer, int64_t vocabulary) {
+Result<Prompt> make_prompt(const Submit& submit, const Tokenizer* tokenizer, int64_t vocabulary,
+                           int64_t text_bytes_max) {
   if (submit.format == PromptFormat::tokens) return prompt_of_tokens(submit.prompt, vocabulary);
   if (tokenizer == nullptr) {
     return error(ErrorKind::bad_input, "the model has no tokenizer: only fmt=tokens is served");
   }
-  if (submit.format == PromptFormat::chat) return prompt_of_chat(submit, *tokenizer);
+  if (submit.format == PromptFormat::chat)
+    return prompt_of_chat(submit, *tokenizer, text_bytes_max);
+  if (std::ssize(submit.prompt) > text_bytes_max) {
+    return error(ErrorKind::no_memory, "the prompt has more than {} bytes", text_bytes_max);
+  }
   return Prompt{tokenizer->encode(submit.prompt), false, false};
 }
 

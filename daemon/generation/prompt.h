@@ -10,7 +10,9 @@
 
 namespace glmd {
 
-// `tokenizer` may be null: a checkpoint without one takes token ids only. Errors are the client's.
-Result<Prompt> make_prompt(const Submit& submit, const Tokenizer* tokenizer, int64_t vocabulary);
+// `tokenizer` may be null: a checkpoint without one takes token ids only. Errors are the client's;
+// no_memory where the text is longer than `text_bytes_max`.
+Result<Prompt> make_prompt(const Submit& submit, const Tokenizer* tokenizer, int64_t vocabulary,
+                           int64_t text_bytes_max);
 
 }  // namespace glmd

@@ -1,5 +1,7 @@
 #include "generation/prompt_thread.h"
 
+#include <malloc.h>
+
 #include <utility>
 
 namespace glmd {
@@ -30,8 +32,9 @@ void PromptThread::forget(RequestId id) {
 
 void PromptThread::run() {
   while (std::optional<Submit> submit = wait_for_submit()) {
-    Result<Prompt> prompt = make_prompt(*submit, tokenizer_, vocabulary_);
+    Result<Prompt> prompt = make_prompt(*submit, tokenizer_, vocabulary_, text_bytes_max_);
     submit->prompt = {};
+    ::malloc_trim(0);  // many times the prompt, which the plan has for the next one only
     channel_.send(Command(PromptReady{std::move(*submit), std::move(prompt)}));
   }
 }

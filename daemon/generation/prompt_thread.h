@@ -17,12 +17,16 @@ namespace glmd {
 
 class PromptThread {
  public:
-  // Longer ones belong here: of the slowest text, this much takes 40 ms.
+  // Longer ones, rendered, belong here: of the slowest text, this much takes 40 ms.
   static constexpr int64_t prompt_bytes_min = 64 << 10;
 
   // The arguments outlive this.
-  PromptThread(const Tokenizer* tokenizer, int64_t vocabulary, Channel& channel)
-      : tokenizer_(tokenizer), vocabulary_(vocabulary), channel_(channel) {}
+  PromptThread(const Tokenizer* tokenizer, int64_t vocabulary, int64_t text_bytes_max,
+               Channel& channel)
+      : tokenizer_(tokenizer),
+        vocabulary_(vocabulary),
+        text_bytes_max_(text_bytes_max),
+        channel_(channel) {}
   ~PromptThread();  // waits for the prompt in work
   PromptThread(const PromptThread&) = delete;
   PromptThread& operator=(const PromptThread&) = delete;
@@ -35,7 +39,7 @@ class PromptThread {
   std::optional<Submit> wait_for_submit();  // nothing: the end
 
   const Tokenizer* tokenizer_;
-  int64_t vocabulary_;
+  int64_t vocabulary_, text_bytes_max_;
   Channel& channel_;
   std::mutex mutex_;
   std::condition_variable has_changed_;

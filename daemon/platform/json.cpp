@@ -10,71 +10,64 @@
 namespace glmd {
 
 Json Json::boolean(bool value) {
-  Json json;
-  json.type_ = Type::boolean;
-  json.integer_ = value ? 1 : 0;
-  return json;
+  return Json(Value(value));
 }
 
 Json Json::integer(int64_t value) {
-  Json json;
-  json.type_ = Type::integer;
-  json.integer_ = value;
-  return json;
+  return Json(Value(value));
 }
 
 Json Json::real(double value) {
-  Json json;
-  json.type_ = Type::real;
-  json.real_ = value;
-  return json;
+  return Json(Value(value));
 }
 
 Json Json::string(std::string value) {
-  Json json;
-  json.type_ = Type::string;
-  json.string_ = std::move(value);
-  return json;
+  return Json(Value(std::move(value)));
 }
 
 Json Json::array(std::vector<Json> items) {
-  Json json;
-  json.type_ = Type::array;
-  json.items_ = std::move(items);
-  return json;
+  return Json(Value(std::move(items)));
 }
 
 Json Json::object(std::vector<Member> members) {
-  Json json;
-  json.type_ = Type::object;
-  json.members_ = std::move(members);
-  return json;
+  return Json(Value(std::move(members)));
+}
+
+Json::Type Json::type() const {
+  if (is_null()) return Type::null;
+  if (is_boolean()) return Type::boolean;
+  if (is_integer()) return Type::integer;
+  if (is_number()) return Type::real;
+  if (is_string()) return Type::string;
+  return is_array() ? Type::array : Type::object;
+}
+
+int64_t Json::as_integer() const {
+  return is_unsigned_above_int64() ? static_cast<int64_t>(get<uint64_t>()) : get<int64_t>();
 }
 
 double Json::as_real() const {
-  CHECK(is_number());
-  if (type_ == Type::real) return real_;
-  return is_unsigned_ ? static_cast<double>(static_cast<uint64_t>(integer_))
-                      : static_cast<double>(integer_);
+  if (holds<double>()) return get<double>();
+  return is_unsigned_above_int64() ? static_cast<double>(get<uint64_t>())
+                                   : static_cast<double>(get<int64_t>());
 }
 
 const Json* Json::find(std::string_view name) const {
   if (!is_object()) return nullptr;
-  for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
+  for (auto member = members().rbegin(); member != members().rend(); ++member) {
     if (member->first == name) return &member->second;
   }
   return nullptr;
 }
 
 void Json::set(std::string name, Json value) {
-  CHECK(is_object());
-  for (Member& member : members_) {
+  for (Member& member : members()) {
     if (member.first == name) {
       member.second = std::move(value);
       return;
     }
   }
-  members_.emplace_back(std::move(name), std::move(value));
+  members().emplace_back(std::move(name), std::move(value));
 }
 
 void append_json_string(std::string& out, std::string_view text) {
@@ -192,11 +185,8 @@ class JsonReader {
         return Json::boolean(element.get_bool().value_unsafe());
       case element_type::INT64:
         return Json::integer(element.get_int64().value_unsafe());
-      case element_type::UINT64: {
-        Json json = Json::integer(static_cast<int64_t>(element.get_uint64().value_unsafe()));
-        json.is_unsigned_ = true;
-        return json;
-      }
+      case element_type::UINT64:  // only what int64 does not hold
+        return Json(Json::Value(element.get_uint64().value_unsafe()));
       case element_type::DOUBLE:
         return Json::real(element.get_double().value_unsafe());
       case element_type::STRING:
@@ -204,12 +194,14 @@ class JsonReader {
       case element_type::ARRAY: {
         std::vector<Json> items;
         const simdjson::dom::array array(element);
+        items.reserve(array.size());
         for (const auto item : array) items.push_back(copy(item));
         return Json::array(std::move(items));
       }
       case element_type::OBJECT: {
         std::vector<Json::Member> members;
         const simdjson::dom::object object(element);
+        members.reserve(object.size());
         for (const auto field : object) {
           members.emplace_back(std::string(field.key), copy(field.value));
         }

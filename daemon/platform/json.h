@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "platform/result.h"
@@ -25,48 +26,25 @@ class Json {
   static Json array(std::vector<Json> items = {});
   static Json object(std::vector<Member> members = {});
 
-  Type type() const { return type_; }
-  bool is_null() const { return type_ == Type::null; }
-  bool is_boolean() const { return type_ == Type::boolean; }
-  bool is_integer() const { return type_ == Type::integer; }
-  bool is_number() const { return type_ == Type::integer || type_ == Type::real; }
-  bool is_string() const { return type_ == Type::string; }
-  bool is_array() const { return type_ == Type::array; }
-  bool is_object() const { return type_ == Type::object; }
+  Type type() const;
+  bool is_null() const { return holds<std::monostate>(); }
+  bool is_boolean() const { return holds<bool>(); }
+  bool is_integer() const { return holds<int64_t>() || holds<uint64_t>(); }
+  bool is_number() const { return is_integer() || holds<double>(); }
+  bool is_string() const { return holds<std::string>(); }
+  bool is_array() const { return holds<std::vector<Json>>(); }
+  bool is_object() const { return holds<std::vector<Member>>(); }
 
   // CHECK the type first: a wrong one is a bug of the caller.
-  bool as_boolean() const {
-    CHECK(is_boolean());
-    return integer_ != 0;
-  }
-  int64_t as_integer() const {
-    CHECK(is_integer());
-    return integer_;
-  }
-  bool is_unsigned_above_int64() const {
-    return is_unsigned_;
-  }                        // then as_integer() is its bit pattern
+  bool as_boolean() const { return get<bool>(); }
+  int64_t as_integer() const;  // of an integer above int64: its bit pattern
+  bool is_unsigned_above_int64() const { return holds<uint64_t>(); }
   double as_real() const;  // integers too
-  const std::string& as_string() const {
-    CHECK(is_string());
-    return string_;
-  }
-  const std::vector<Json>& items() const {
-    CHECK(is_array());
-    return items_;
-  }
-  std::vector<Json>& items() {
-    CHECK(is_array());
-    return items_;
-  }
-  const std::vector<Member>& members() const {
-    CHECK(is_object());
-    return members_;
-  }
-  std::vector<Member>& members() {
-    CHECK(is_object());
-    return members_;
-  }
+  const std::string& as_string() const { return get<std::string>(); }
+  const std::vector<Json>& items() const { return get<std::vector<Json>>(); }
+  std::vector<Json>& items() { return get<std::vector<Json>>(); }
+  const std::vector<Member>& members() const { return get<std::vector<Member>>(); }
+  std::vector<Member>& members() { return get<std::vector<Member>>(); }
 
   // The member of that name (the last, where a name stands twice), or nullptr.
   const Json* find(std::string_view name) const;
@@ -76,14 +54,29 @@ class Json {
   std::string to_string() const;
 
  private:
+  // Compact: a request of some megabytes has millions of them. Unsigned: only above int64.
+  using Value = std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string,
+                             std::vector<Json>, std::vector<Member>>;
+
   friend class JsonReader;
-  Type type_ = Type::null;
-  bool is_unsigned_ = false;
-  int64_t integer_ = 0;
-  double real_ = 0;
-  std::string string_;
-  std::vector<Json> items_;
-  std::vector<Member> members_;
+  explicit Json(Value value) : value_(std::move(value)) {}
+
+  template <typename T>
+  bool holds() const {
+    return std::holds_alternative<T>(value_);
+  }
+  template <typename T>
+  const T& get() const {
+    CHECK(holds<T>());
+    return *std::get_if<T>(&value_);
+  }
+  template <typename T>
+  T& get() {
+    CHECK(holds<T>());
+    return *std::get_if<T>(&value_);
+  }
+
+  Value value_;
 };
 
 // `what` opens the error message (a path, "request body"). Depth is limited to `depth_max`.

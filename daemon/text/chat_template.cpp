@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 
 #include "text/python_value.h"
 
@@ -129,8 +130,8 @@ Utterance split_utterance(const Json& message) {
 
 class Renderer {
  public:
-  Renderer(const Json* messages, const Json* tools, const Json& options)
-      : messages_(messages), tools_(tools), options_(options) {}
+  Renderer(const Json* messages, const Json* tools, const Json& options, int64_t text_bytes_max)
+      : messages_(messages), tools_(tools), options_(options), text_bytes_max_(text_bytes_max) {}
 
   Result<std::vector<TextSpan>> render() {
     markup("[gMASK]<sop>");
@@ -154,6 +155,12 @@ class Renderer {
     if (spans_.empty() || spans_.back().is_trusted != is_trusted)
       spans_.push_back({"", is_trusted});
     spans_.back().text += text;
+    text_bytes_ += std::ssize(text);
+  }
+  Result<void> check_room() const {
+    if (text_bytes_ <= text_bytes_max_) return {};
+    return error(ErrorKind::no_memory, "the conversation has more than {} bytes of text",
+                 text_bytes_max_);
   }
   void markup(std::string_view text) { append(text, true); }
   void plain(std::string_view text) { append(text, false); }
@@ -183,6 +190,7 @@ class Renderer {
     }
     for (size_t i = 0; i < messages.size(); ++i) {
       TRY_CONTEXT(render_message(messages[i], i), fmt::format("messages[{}]", i));
+      TRY(check_room());
     }
     return {};
   }
@@ -282,35 +290,48 @@ class Renderer {
         tools_ != nullptr && (tools_->is_array() || tools_->is_string() || tools_->is_object());
     if (!can_be_iterated) return unfit("tools are referred to, but there are none");
     markup("<tool_response><tools>\n");
+    if (tools_->is_array()) TRY(define_tools());
     for (const Json& reference : references) {
-      if (!tools_->is_array()) continue;
-      for (const Json& item : tools_->items()) {
-        const Json* tool = TRY(unwrap_tool(item));
-        if (!python_equal(tool->find("name"), attribute(reference, "name"))) continue;
-        plain(tool_to_json(*tool));
+      const auto found = definitions_.find(python_key(attribute(reference, "name")));
+      if (found == definitions_.end()) continue;
+      for (const std::string& definition : found->second) {
+        plain(definition);
         markup("\n");
+        TRY(check_room());
       }
     }
     markup("</tools></tool_response>");
     return {};
   }
 
+  Result<void> define_tools() {
+    if (!definitions_.empty()) return {};
+    for (const Json& item : tools_->items()) {
+      const Json* tool = TRY(unwrap_tool(item));
+      definitions_[python_key(tool->find("name"))].push_back(tool_to_json(*tool));
+    }
+    return {};
+  }
+
   const Json* messages_;
   const Json* tools_;
   const Json& options_;
+  const int64_t text_bytes_max_;
+  int64_t text_bytes_ = 0;
+  std::unordered_map<std::string, std::vector<std::string>> definitions_;  // by python_key of names
   std::vector<TextSpan> spans_;
   size_t after_last_user_ = 0;  // index of the first message after the last one of the user
 };
 
 }  // namespace
 
-Result<std::vector<TextSpan>> render_chat(const Json& input) {
+Result<std::vector<TextSpan>> render_chat(const Json& input, int64_t text_bytes_max) {
   if (!input.is_object()) return unfit("the chat is not an object");
   const Json no_options = Json::object();
   const Json* options = input.find("options");
   if (options == nullptr || options->is_null()) options = &no_options;
   if (!options->is_object()) return unfit("options are not an object");
-  return Renderer(input.find("messages"), input.find("tools"), *options).render();
+  return Renderer(input.find("messages"), input.find("tools"), *options, text_bytes_max).render();
 }
 
 std::string join(std::span<const TextSpan> spans) {

@@ -4,6 +4,7 @@
 // markup from what users wrote. Thread: any.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +17,10 @@ namespace glmd {
 // `input`: an object with `messages` (array), `tools` (array, null or absent) and `options`
 // (object, null or absent): add_generation_prompt, enable_thinking, reasoning_effort,
 // clear_thinking. The template's own text is trusted; contents, thoughts, tool names, arguments,
-// definitions and results are not.
-Result<std::vector<TextSpan>> render_chat(const Json& input);
+// definitions and results are not. Takes time and memory in proportion to the input and to
+// `text_bytes_max`: a tool may be referred to many times. Errors: bad_input where the template
+// would fail; no_memory where there is more text.
+Result<std::vector<TextSpan>> render_chat(const Json& input, int64_t text_bytes_max = INT64_MAX);
 
 std::string join(std::span<const TextSpan> spans);
 

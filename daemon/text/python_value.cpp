@@ -1,6 +1,8 @@
 #include "text/python_value.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <unordered_map>
 
@@ -27,56 +29,6 @@ bool is_truthy(const Json* value) {
       return !value->members().empty();
   }
   return false;
-}
-
-namespace {
-
-bool is_numeric(const Json& value) {
-  return value.is_number() || value.is_boolean();
-}
-
-// An integer in 128 bits holds every int64 and uint64.
-__int128 exact_integer(const Json& value) {
-  if (value.is_boolean()) return value.as_boolean() ? 1 : 0;
-  if (value.is_unsigned_above_int64()) return static_cast<uint64_t>(value.as_integer());
-  return value.as_integer();
-}
-
-// Python compares an integer with a float exactly, not after rounding.
-bool equal_numbers(const Json& left, const Json& right) {
-  const bool left_is_real = left.type() == Json::Type::real;
-  const bool right_is_real = right.type() == Json::Type::real;
-  if (left_is_real && right_is_real) return left.as_real() == right.as_real();
-  if (!left_is_real && !right_is_real) return exact_integer(left) == exact_integer(right);
-  const double real = left_is_real ? left.as_real() : right.as_real();
-  constexpr double beyond_every_integer = 1e20;
-  if (!(real > -beyond_every_integer && real < beyond_every_integer)) return false;
-  const auto whole = static_cast<__int128>(real);
-  return static_cast<double>(whole) == real && whole == exact_integer(left_is_real ? right : left);
-}
-
-}  // namespace
-
-bool python_equal(const Json* left, const Json* right) {
-  if (left == nullptr || right == nullptr) return left == right;
-  if (is_numeric(*left) && is_numeric(*right)) return equal_numbers(*left, *right);
-  if (left->type() != right->type()) return false;
-  if (left->is_null()) return true;
-  if (left->is_string()) return left->as_string() == right->as_string();
-  if (left->is_array()) {
-    if (left->items().size() != right->items().size()) return false;
-    for (size_t i = 0; i < left->items().size(); ++i) {
-      if (!python_equal(&left->items()[i], &right->items()[i])) return false;
-    }
-    return true;
-  }
-  const auto left_items = python_items(*left);
-  if (left_items.size() != python_items(*right).size()) return false;
-  for (const auto& [name, value] : left_items) {
-    const Json* other = right->find(name);
-    if (other == nullptr || !python_equal(value, other)) return false;
-  }
-  return true;
 }
 
 std::vector<std::pair<std::string_view, const Json*>> python_items(const Json& object) {
@@ -210,7 +162,67 @@ void append_value(std::string& out, const Json& value, const Notation& notation)
   }
 }
 
+// Python compares an integer with a float exactly, not after rounding.
+void append_number_key(std::string& out, const Json& value) {
+  if (value.is_integer()) {
+    out += repr_integer(value);
+    return;
+  }
+  const double real = value.as_real();
+  if (real == std::trunc(real) && real >= -0x1p63 && real < 0x1p64) {
+    out += real < 0 ? std::to_string(static_cast<int64_t>(real))
+                    : std::to_string(static_cast<uint64_t>(real));
+  } else {
+    out += repr_real(real);  // has a point or an exponent, so it is no integer's text
+  }
+}
+
+void append_key(std::string& out, const Json& value) {
+  switch (value.type()) {
+    case Json::Type::null:
+      out += "null";
+      break;
+    case Json::Type::boolean:
+      out += value.as_boolean() ? '1' : '0';
+      break;
+    case Json::Type::integer:
+    case Json::Type::real:
+      append_number_key(out, value);
+      break;
+    case Json::Type::string:
+      append_json_string(out, value.as_string());
+      break;
+    case Json::Type::array:
+      out += '[';
+      for (const Json& item : value.items()) {
+        append_key(out, item);
+        out += ',';
+      }
+      out += ']';
+      break;
+    case Json::Type::object: {
+      auto items = python_items(value);
+      std::sort(items.begin(), items.end());
+      out += '{';
+      for (const auto& [name, item] : items) {
+        append_json_string(out, name);
+        out += ':';
+        append_key(out, *item);
+        out += ',';
+      }
+      out += '}';
+      break;
+    }
+  }
+}
+
 }  // namespace
+
+std::string python_key(const Json* value) {
+  std::string out;
+  if (value != nullptr) append_key(out, *value);
+  return out;
+}
 
 std::string python_str(const Json* value) {
   std::string out;

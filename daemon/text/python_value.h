@@ -14,8 +14,8 @@ namespace glmd {
 
 bool is_truthy(const Json* value);
 
-// ==, where 1, 1.0 and True are equal and the order of keys is nothing.
-bool python_equal(const Json* left, const Json* right);
+// Equal texts for what == takes for equal: 1, 1.0 and True, and objects whatever their order.
+std::string python_key(const Json* value);
 
 // A dictionary's items: a key that stands twice keeps its first place and has its last value.
 std::vector<std::pair<std::string_view, const Json*>> python_items(const Json& object);

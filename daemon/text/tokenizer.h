@@ -57,6 +57,7 @@ class Tokenizer {
   bool is_special(int32_t id) const;
   std::optional<int32_t> find(std::string_view added_token) const;  // an added token's id
   int32_t vocabulary_size() const;                                  // the highest id + 1
+  int64_t longest_token_bytes() const;
 
  private:
   struct Tables;

@@ -62,6 +62,43 @@ TEST_F(EngineText, without_thinking_all_is_answer) {
   EXPECT_EQ(received.answer, "Hello");
 }
 
+// Short as JSON, long as text: it must not be made on the thread on which all others are answered.
+TEST_F(EngineText, a_short_conversation_with_a_long_text_is_made_elsewhere) {
+  EngineRig rig({.context_tokens = 1'000'000}, {.vocabulary = 4160, .context_max = 1'000'000},
+                &tokenizer_);
+  std::string references = R"({"type":"tool_reference","name":"f"})";
+  for (int i = 1; i < 100; ++i) references += R"(,{"name":"f"})";
+  rig.submit({.id = 1,
+              .format = PromptFormat::chat,
+              .prompt = R"({"tools":[{"name":"f","description":")" + std::string(2000, 'x') +
+                        R"("}],"messages":[{"role":"tool","content":[)" + references + "]}]}",
+              .tokens_max = 1});
+  rig.step();
+  EXPECT_EQ(rig[1].accepted, 0);
+  rig.engine.handle(rig.channel.wait_for_commands());
+  rig.run();
+  EXPECT_TRUE(rig[1].done);
+}
+
+TEST_F(EngineText, a_text_that_no_context_holds_is_refused_before_it_becomes_tokens) {
+  const int64_t longest = tokenizer_.longest_token_bytes();
+  EngineRig rig({.context_tokens = 20'000}, {.vocabulary = 4160, .context_max = 20'000},
+                &tokenizer_);
+  rig.submit({.id = 1, .prompt = std::string(static_cast<size_t>(20'000 * longest + 1), 'x')});
+  rig.submit({.id = 2,
+              .format = PromptFormat::chat,
+              .prompt = R"({"messages":[{"role":"user","content":")" +
+                        std::string(static_cast<size_t>(20'000 * longest + 1), ' ') + "\"}]}"});
+  while (!rig[1].failed || !rig[2].failed) {
+    rig.engine.handle(rig.channel.wait_for_commands());
+    rig.run();
+  }
+  for (const RequestId id : {1, 2}) {
+    EXPECT_EQ(rig[id].failed->code, "CONTEXT_EXCEEDED");
+    EXPECT_THAT(rig[id].failed->message, HasSubstr("20000 tokens of context"));
+  }
+}
+
 TEST_F(EngineText, stop_strings_are_looked_for_in_the_answer_only) {
   Submit submit = chat(R"({"add_generation_prompt":true})");
   submit.stops = {"END"};

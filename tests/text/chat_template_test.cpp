@@ -118,6 +118,54 @@ TEST(ChatTemplate, what_the_reference_raises_on_is_an_error_that_says_where) {
   }
 }
 
+// Each reference prints the whole definition: a small conversation could fill the memory.
+TEST(ChatTemplate, text_beyond_the_limit_is_refused_before_it_is_made) {
+  std::string references = R"({"type":"tool_reference","name":"f"})";
+  for (int i = 1; i < 1000; ++i) references += R"(,{"name":"f"})";
+  const std::string tool = R"({"name":"f","description":")" + std::string(10'000, 'x') + "\"}";
+  const Json chat = parsed(R"({"tools":[)" + tool + R"(],"messages":[{"role":"tool","content":[)" +
+                           references + "]}]}");
+  EXPECT_GT(std::ssize(join(render_chat(chat).value())), 10'000'000);
+  const Result<std::vector<TextSpan>> limited = render_chat(chat, 100'000);
+  ASSERT_FALSE(limited.ok());
+  EXPECT_EQ(limited.error().kind, ErrorKind::no_memory);
+}
+
+TEST(PythonValue, keys_are_equal_where_python_finds_values_equal) {
+  const auto key = [](std::string_view json) {
+    const Json value = parsed(json);
+    return python_key(&value);
+  };
+  const std::pair<std::string_view, std::string_view> equal[] = {
+      {"1", "1.0"},
+      {"true", "1"},
+      {"false", "-0.0"},
+      {"9007199254740992.0", "9007199254740992"},
+      {"18446744073709549568.0", "18446744073709549568"},
+      {"-9223372036854775808.0", "-9223372036854775808"},
+      {R"({"a":1,"b":[true]})", R"({"b":[1.0],"a":1})"},
+      {R"({"a":1,"b":2,"a":3})", R"({"b":2,"a":3})"},
+      {R"("é")", R"("\u00e9")"},
+  };
+  for (const auto& [left, right] : equal) EXPECT_EQ(key(left), key(right)) << left << right;
+  const std::pair<std::string_view, std::string_view> unequal[] = {
+      {"1", R"("1")"},
+      {"null", "0"},
+      {"null", R"("null")"},
+      {"0.5", "0"},
+      {"1e300", "1e301"},
+      {"[]", "{}"},
+      {"[1]", "[[1]]"},
+      {"[1,2]", "[12]"},
+      {R"(["a","b"])", R"(["a,b"])"},
+      {R"({"a":1})", R"({"a":2})"},
+      {"9007199254740993", "9007199254740992.0"},
+  };
+  for (const auto& [left, right] : unequal) EXPECT_NE(key(left), key(right)) << left << right;
+  const Json null;
+  EXPECT_NE(python_key(nullptr), python_key(&null));
+}
+
 TEST(PythonValue, numbers_and_strings_are_written_as_python_writes_them) {
   const std::pair<std::string_view, std::string_view> dumps[] = {
       {"1.0", "1.0"},
