@@ -14,8 +14,6 @@
 namespace glmd {
 namespace {
 
-using Task = std::function<void(int64_t, int64_t, int)>;
-
 // A task that comes later than this finds its team asleep: between tasks of a step there is less,
 // between steps of an idle daemon more.
 constexpr std::chrono::microseconds spin_time{50};
@@ -66,7 +64,7 @@ struct Team::Workers {
   void start(int thread_count);
 
   // Of the task that runs; written before `round` moves on.
-  const Task* task = nullptr;
+  Task task;
   int64_t count = 0, grain = 1, least = 1;
   int participants = 1;
   alignas(64) std::atomic<int64_t> next{0};  // not yet handed out
@@ -93,7 +91,7 @@ void Team::Workers::take_parts(int thread) {
     const int64_t share = (count - begin) / (2 * participants) / grain * grain;
     const int64_t end = std::min(count, begin + std::max(share, least));
     if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
-    (*task)(begin, end, thread);
+    task(begin, end, thread);
     begin = next.load(std::memory_order_relaxed);
   }
 }
@@ -124,14 +122,14 @@ Team::~Team() {
   for (std::thread& thread : workers_->threads) thread.join();
 }
 
-void Team::run(int64_t count, int64_t grain, const Task& task) {
+void Team::run(int64_t count, int64_t grain, Task task) {
   DCHECK(grain > 0);
   if (thread_count_ == 1 || count <= grain) {
     if (count > 0) task(0, count, 0);
     return;
   }
   Workers& workers = *workers_;
-  workers.task = &task;
+  workers.task = task;
   workers.count = count;
   workers.grain = grain;
   workers.participants =

@@ -8,9 +8,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
+
+#include "platform/function_ref.h"
 
 namespace glmd {
 
@@ -25,9 +26,10 @@ class Team {
   int thread_count() const { return thread_count_; }
 
   // Calls task(begin, end, thread) so that [0, count) is covered once, in parts whose borders are
-  // multiples of `grain`; a thread gets any number of them. Returns when all are done.
-  void run(int64_t count, int64_t grain,
-           const std::function<void(int64_t begin, int64_t end, int thread)>& task);
+  // multiples of `grain`; a thread gets any number of them. Returns when all are done. Takes no
+  // memory.
+  using Task = FunctionRef<void(int64_t begin, int64_t end, int thread)>;
+  void run(int64_t count, int64_t grain, Task task);
 
  private:
   struct Workers;

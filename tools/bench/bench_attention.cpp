@@ -1,6 +1,7 @@
 #include "bench_attention.h"
 
 #include <cstring>
+#include <functional>
 #include <memory>
 
 #include "generation/sampler.h"

@@ -15,8 +15,7 @@ static double thread_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-double measure_seconds(Team& team, int64_t count, int64_t grain,
-                       const std::function<void(int64_t begin, int64_t end, int thread)>& work) {
+double measure_seconds(Team& team, int64_t count, int64_t grain, Team::Task work) {
   std::vector<double> seconds(static_cast<size_t>(team.thread_count()), 0.0);
   team.run(count, grain, [&](int64_t begin, int64_t end, int thread) {
     const double start = thread_seconds();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,8 +14,7 @@ namespace glmd {
 
 // Runs `work` over [0, count) on the team. Returns the CPU seconds of the slowest thread: on a busy
 // machine the clock on the wall would count other programs.
-double measure_seconds(Team& team, int64_t count, int64_t grain,
-                       const std::function<void(int64_t begin, int64_t end, int thread)>& work);
+double measure_seconds(Team& team, int64_t count, int64_t grain, Team::Task work);
 
 double median(std::vector<double> values);
 
