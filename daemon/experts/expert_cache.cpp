@@ -195,8 +195,9 @@ void ExpertCache::grow(int32_t size_class, int64_t slot_count) {
 void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> wants, Pace pace) {
   CHECK(!poll_arrival());  // takes the reads ahead that are whole: they are hits
   ++step_;
-  std::vector<int32_t> wanted_before = std::move(wanted_);
+  std::swap(wanted_, wanted_before_);
   wanted_.clear();
+  wanted_.reserve(static_cast<size_t>(layer.count));
   for (const ExpertWant& want : wants) {
     Entry& entry = entries_[want.expert];
     entry.heat = add_uses(entry.heat, want.uses, clock_tokens_, half_life_tokens_);
@@ -204,7 +205,7 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
     entry.last_step = step_;
     wanted_.push_back(want.expert);
   }
-  for (const std::vector<int32_t>* experts : {&wanted_before, &wanted_}) {
+  for (const std::vector<int32_t>* experts : {&wanted_before_, &wanted_}) {
     for (const int32_t expert : *experts) refresh(entries_[expert].slot);
   }
   if (wants.empty()) return;

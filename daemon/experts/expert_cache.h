@@ -223,9 +223,9 @@ class ExpertCache {
   std::vector<SizeClass> classes_;
   std::vector<int64_t> layer_held_;  // slots that a layer's residents hold; layers class by class
   VictimQueue victims_{0, 0};
-  std::vector<int32_t> wanted_;      // by the running step
-  std::vector<int32_t> warm_up_;     // the next one last
-  std::vector<ExpertWant> by_heat_;  // scratch of let_pass
+  std::vector<int32_t> wanted_, wanted_before_;  // by the running step, and the last
+  std::vector<int32_t> warm_up_;                 // the next one last
+  std::vector<ExpertWant> by_heat_;              // scratch of let_pass
   AlignedMemory arena_;
   BlockReader* reader_ = nullptr;
   Verify verify_ = Verify::first_read;

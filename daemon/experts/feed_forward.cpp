@@ -15,11 +15,17 @@ constexpr int64_t result_floats_max = 16384;  // of one thread at a time: they s
 // Where each member's rows begin in the group, in panels, and the row of the input behind each.
 // Returns how many rows there are.
 int64_t place_rows(std::span<const FeedForward> group, int64_t input_rows, ExpertScratch& scratch) {
+  const auto count_of = [&](const FeedForward& member) {
+    return member.rows.empty() ? input_rows : std::ssize(member.rows);
+  };
+  int64_t rows_of_all = 0;
+  for (const FeedForward& member : group) rows_of_all += count_of(member);
   scratch.panels.clear();
+  scratch.panels.reserve(static_cast<size_t>(rows_of_all));  // at most: of one row each
   scratch.sources.clear();
   int64_t rows = 0;
   for (const FeedForward& member : group) {
-    const int64_t count = member.rows.empty() ? input_rows : std::ssize(member.rows);
+    const int64_t count = count_of(member);
     for (int64_t i = 0; i < panel_count(count); ++i) {
       const Panel panel = panel_at(i, count);
       scratch.panels.push_back({&member, panel.first, rows + panel.first, panel.count});
@@ -30,15 +36,17 @@ int64_t place_rows(std::span<const FeedForward> group, int64_t input_rows, Exper
   return rows;
 }
 
-// The rows of the group, packed: the kernels take consecutive rows.
+// The rows of the group, packed: the kernels take consecutive rows. Where each member has one row
+// they are taken from the input, but there is room: the next step of as many rows may need it.
 Activations gather(const Compute& compute, const Activations& input, bool quantised,
-                   ExpertScratch& scratch) {
+                   bool is_one_row_each, ExpertScratch& scratch) {
   const std::vector<int32_t>& sources = scratch.sources;
   const auto count = static_cast<int64_t>(sources.size());
   Activations packed = input;
   packed.row_count = count;
   if (!quantised) {
     float* values = grown(scratch.gathered.values, count * input.columns);
+    if (is_one_row_each) return input;
     compute.team.run(count, gather_grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         std::memcpy(values + i * input.columns, input.values + sources[i] * input.value_stride,
@@ -53,6 +61,7 @@ Activations gather(const Compute& compute, const Activations& input, bool quanti
   int8_t* codes = grown(scratch.gathered.codes, count * padded);
   float* scales = grown(scratch.gathered.scales, count * groups);
   int32_t* sums = grown(scratch.gathered.sums, count * groups);
+  if (is_one_row_each) return input;
   compute.team.run(count, gather_grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t source = sources[i];
@@ -83,9 +92,9 @@ void run_feed_forward(const Compute& compute, std::span<const FeedForward> group
         return member.rows.size() == 1;
       });
   const int64_t rows = place_rows(group, input.row_count, scratch);
-  const Activations packed = takes_all_rows || is_one_row_each
-                                 ? input
-                                 : gather(compute, input, is_quantised(gate_up.format), scratch);
+  const Activations packed = takes_all_rows ? input
+                                            : gather(compute, input, is_quantised(gate_up.format),
+                                                     is_one_row_each, scratch);
   const std::vector<MemberPanel>& panels = scratch.panels;
   int64_t most = 0;
   for (const MemberPanel& panel : panels) most = std::max(most, panel.count);
@@ -104,7 +113,8 @@ void run_feed_forward(const Compute& compute, std::span<const FeedForward> group
   scratch.middle.set(hidden, width, rows, width);
   const Activations& middle = scratch.middle.for_format(compute, down.format);
   const auto down_kernel = compute.kernels.matmul[static_cast<int>(down.format)];
-  grown(scratch.results, compute.team.thread_count());
+  float* all_results =
+      grown_aligned(scratch.results, compute.team.thread_count() * result_floats_max);
   run_blocks(compute.team, std::ssize(panels), most, down.rows,
              [&](int64_t index, int64_t begin, int64_t end, int thread) {
                const MemberPanel& panel = panels[static_cast<size_t>(index)];
@@ -120,7 +130,7 @@ void run_feed_forward(const Compute& compute, std::span<const FeedForward> group
                // Results go to rows that are not consecutive: by way of a few columns at a time.
                const int64_t step =
                    std::max(set_rows, result_floats_max / count / set_rows * set_rows);
-               float* results = grown(scratch.results[static_cast<size_t>(thread)], count * step);
+               float* results = all_results + thread * result_floats_max;
                for (int64_t from = begin; from < end; from += step) {
                  const int64_t columns = std::min(step, end - from);
                  down_kernel(w, own, results - from, step, from, from + columns);

@@ -32,10 +32,10 @@ struct ExpertScratch {
   } gathered;
   std::vector<float> hidden;  // [rows of the group][width]
   ActivationRows middle;
-  std::vector<std::vector<float>> results;  // per thread
-  std::vector<FeedForward> group;           // for callers to put a group together
-  std::vector<MemberPanel> panels;          // of all members of a group
-  std::vector<int32_t> sources;             // per row of the group: its row of the input
+  std::vector<float> results;       // per thread
+  std::vector<FeedForward> group;   // for callers to put a group together
+  std::vector<MemberPanel> panels;  // of all members of a group
+  std::vector<int32_t> sources;     // per row of the group: its row of the input
 };
 
 // output[o * output_stride + r]. All members have the same shape and format.

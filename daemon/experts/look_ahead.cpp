@@ -1,7 +1,6 @@
 #include "experts/look_ahead.h"
 
 #include <algorithm>
-#include <map>
 
 namespace glmd {
 
@@ -12,16 +11,26 @@ std::optional<LookAhead> look_ahead_from(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<int32_t> rank_guesses(std::span<const int32_t> guesses, int64_t chosen) {
-  std::map<int32_t, int64_t> confidence;
-  for (size_t i = 0; i < guesses.size(); ++i) {
-    confidence[guesses[i]] += chosen - static_cast<int64_t>(i) % chosen;
+void rank_guesses(std::vector<Guess>& guesses) {
+  std::sort(guesses.begin(), guesses.end(),
+            [](const Guess& a, const Guess& b) { return a.expert < b.expert; });
+  size_t count = 0;
+  for (const Guess& guess : guesses) {
+    if (count > 0 && guesses[count - 1].expert == guess.expert) {
+      guesses[count - 1].confidence += guess.confidence;
+    } else {
+      guesses[count++] = guess;
+    }
   }
-  std::vector<int32_t> experts;
-  for (const auto& [expert, weight] : confidence) experts.push_back(expert);
-  std::stable_sort(experts.begin(), experts.end(),
-                   [&](int32_t a, int32_t b) { return confidence[a] > confidence[b]; });
-  return experts;
+  guesses.resize(count);
+  std::sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) {
+    return a.confidence != b.confidence ? a.confidence > b.confidence : a.expert < b.expert;
+  });
+}
+
+LookAheadSwitch::LookAheadSwitch(LookAhead mode) : mode_(mode) {
+  seconds_on_.reserve(trial_passes);
+  seconds_off_.reserve(trial_passes);
 }
 
 bool LookAheadSwitch::is_on() const {

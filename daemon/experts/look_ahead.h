@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -14,9 +13,14 @@ enum class LookAhead { off, on, automatic };
 
 std::optional<LookAhead> look_ahead_from(std::string_view name);  // on, off, auto
 
-// Distinct experts of `guesses` [rows][chosen], each row's best first: those that more rows guess,
-// at better ranks, come first; ties by lower id.
-std::vector<int32_t> rank_guesses(std::span<const int32_t> guesses, int64_t chosen);
+// An expert that a row is thought to choose, and how likely: `chosen` for the row's best, 1 for its
+// last.
+struct Guess {
+  int32_t expert = 0;
+  int64_t confidence = 0;
+};
+// Each expert once, with the confidence of all rows: the highest first, ties by lower id.
+void rank_guesses(std::vector<Guess>& guesses);
 
 // On or off for the next pass. `automatic` runs passes alternately with and without, keeps what was
 // faster for a while, then tries again: both sides see the same text and the same cache.
@@ -26,7 +30,7 @@ class LookAheadSwitch {
   static constexpr int64_t verdict_passes = 480;
   static constexpr double gain_min = 1.01;  // what pays: reads for nothing wear the disk
 
-  explicit LookAheadSwitch(LookAhead mode) : mode_(mode) {}
+  explicit LookAheadSwitch(LookAhead mode);
 
   bool is_on() const;
   // A pass ended that took `seconds` and found `misses` experts absent.

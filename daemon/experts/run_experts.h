@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "experts/expert_cache.h"
 #include "experts/feed_forward.h"
+#include "platform/function_ref.h"
 
 namespace glmd {
 
@@ -21,10 +21,10 @@ struct ExpertShape {
 
 // One expert of this layer and what it has to do.
 struct ExpertWork {
-  int32_t expert = 0;            // index in the cache
-  std::vector<int32_t> rows;     // rows of the input
-  std::vector<int32_t> outputs;  // rows of the output, one per row
-  double uses = 0;               // what the rows count for when experts are evicted
+  int32_t expert = 0;                // index in the cache
+  std::span<const int32_t> rows;     // rows of the input
+  std::span<const int32_t> outputs;  // rows of the output, one per row
+  double uses = 0;                   // what the rows count for when experts are evicted
 };
 
 // What one layer asks for.
@@ -34,11 +34,23 @@ struct ExpertStep {
   Pace pace = Pace::step;
   std::span<const ExpertWork> works;
   // What else there is to do while experts load; called once, when their reads have begun.
-  std::function<void()> meanwhile;
+  FunctionRef<void()> meanwhile;
+};
+
+// Scratch that lives from step to step. Between steps it holds no lease.
+struct ExpertStepScratch {
+  struct Hit {
+    const ExpertWork* work;
+    ExpertLease lease;
+  };
+  std::vector<ExpertWant> wants;
+  std::vector<const ExpertWork*> absent;
+  std::vector<Hit> hits;
+  ExpertScratch feed_forward;
 };
 
 // outputs[work.outputs[i]] = down(silu(gate x) * up x) for x = input row work.rows[i].
 Result<void> run_experts(ExpertCache& cache, const Compute& compute, const ExpertStep& step,
-                         const Activations& input, ExpertScratch& scratch, float* outputs);
+                         const Activations& input, ExpertStepScratch& scratch, float* outputs);
 
 }  // namespace glmd

@@ -262,7 +262,7 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
     const FeedForward dense{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
     run_feed_forward(compute, {&dense, 1},
                      workspace.normed_rows.for_format(compute, mlp.gate_up.format),
-                     workspace.experts, grown(workspace.update, count), width);
+                     workspace.experts.feed_forward, grown(workspace.update, count), width);
     mark(times, StepPart::dense_mlp);
   }
   add_update();

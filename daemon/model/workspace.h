@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "experts/look_ahead.h"
 #include "experts/run_experts.h"
 #include "model/layers/router.h"
 #include "model/linear.h"
@@ -19,6 +20,14 @@ struct PassRow {
   GlmSequence* sequence;
   int64_t position;
   int64_t part;
+};
+
+// What each chosen expert of a layer has to do.
+struct WorkList {
+  std::vector<ExpertWork> works;
+  std::vector<int32_t> rows, outputs;  // of all works, one after the other
+  std::vector<int32_t> ends;           // [experts]
+  std::vector<double> uses;            // [rows]
 };
 
 struct Workspace {
@@ -58,7 +67,9 @@ struct Workspace {
   std::vector<float> guess_scores;    // [rows][experts]
   std::vector<Choice> guess_choices;  // [rows][chosen]
   ActivationRows guess_rows;
-  ExpertScratch experts;
+  WorkList works;
+  std::vector<Guess> guesses;  // of the next layer's experts
+  ExpertStepScratch experts;
   std::vector<std::vector<const uint8_t*>>
       blocks;  // per sequence of the pass: cache blocks of a layer
 

@@ -6,11 +6,18 @@ namespace glmd {
 namespace {
 
 TEST(LookAhead, what_more_rows_guess_at_better_ranks_comes_first) {
-  const std::vector<int32_t> guesses = {7, 3, 5,   //
-                                        3, 9, 7,   //
-                                        3, 2, 1};  // 3: 2 + 3 + 3, 7: 3 + 1, 2 and 9: 2, 1 and 5: 1
-  EXPECT_EQ(rank_guesses(guesses, 3), (std::vector<int32_t>{3, 7, 2, 9, 1, 5}));
-  EXPECT_TRUE(rank_guesses({}, 3).empty());
+  std::vector<Guess> guesses = {{7, 3}, {3, 2}, {5, 1},   //
+                                {3, 3}, {9, 2}, {7, 1},   //
+                                {3, 3}, {2, 2}, {1, 1}};  // of three rows
+  rank_guesses(guesses);
+  std::vector<int32_t> experts;
+  for (const Guess& guess : guesses) experts.push_back(guess.expert);
+  EXPECT_EQ(experts, (std::vector<int32_t>{3, 7, 2, 9, 1, 5}));
+  EXPECT_EQ(guesses[0].confidence, 8);
+  EXPECT_EQ(guesses[1].confidence, 4);
+  guesses.clear();
+  rank_guesses(guesses);
+  EXPECT_TRUE(guesses.empty());
 }
 
 // Passes until the verdict, and whether it is on then.

@@ -44,10 +44,15 @@ std::vector<ExpertExtent> extents_of(const std::vector<uint8_t>& content) {
   return extents;
 }
 
+struct Work {
+  int32_t expert = 0;
+  std::vector<int32_t> rows, outputs;
+};
+
 struct Step {
   int64_t layer = 0;
   std::vector<float> input;
-  std::vector<ExpertWork> works;
+  std::vector<Work> works;
   std::vector<int32_t> guesses;  // for the other layer
   Pace pace = Pace::step;
   int64_t rows = 0;
@@ -66,10 +71,8 @@ Step random_step(std::mt19937& random, int64_t layer) {
   int32_t output = 0;
   for (int32_t expert = 0; expert < layer_experts && step.works.size() < count; ++expert) {
     if (random() % 4 == 0) continue;
-    ExpertWork work{.expert = static_cast<int32_t>(layer * layer_experts) + expert,
-                    .rows = {},
-                    .outputs = {},
-                    .uses = 1};
+    Work work{
+        .expert = static_cast<int32_t>(layer * layer_experts) + expert, .rows = {}, .outputs = {}};
     for (int32_t row = 0; row < step.rows; ++row) {
       if (!work.rows.empty() && random() % 2 == 0) continue;
       work.rows.push_back(row);
@@ -87,8 +90,10 @@ Step random_step(std::mt19937& random, int64_t layer) {
 
 Result<std::vector<float>> run(ExpertCache& cache, const Step& step) {
   Team team(1);
-  ExpertScratch scratch;
+  ExpertStepScratch scratch;
   std::vector<float> outputs(64 * hidden, 0.0F);
+  std::vector<ExpertWork> works;
+  for (const Work& work : step.works) works.push_back({work.expert, work.rows, work.outputs, 1});
   const Activations input{.values = step.input.data(),
                           .value_stride = hidden,
                           .codes = nullptr,
@@ -96,13 +101,14 @@ Result<std::vector<float>> run(ExpertCache& cache, const Step& step) {
                           .sums = nullptr,
                           .row_count = step.rows,
                           .columns = hidden};
+  const auto read_ahead = [&] {
+    for (const int32_t expert : step.guesses) cache.read_ahead(expert);
+  };
   const ExpertStep all{.shape = {.hidden = hidden, .width = width, .format = BlockFormat::f32},
                        .layer = {static_cast<int32_t>(step.layer * layer_experts), layer_experts},
                        .pace = step.pace,
-                       .works = step.works,
-                       .meanwhile = [&] {
-                         for (const int32_t expert : step.guesses) cache.read_ahead(expert);
-                       }};
+                       .works = works,
+                       .meanwhile = read_ahead};
   TRY(run_experts(cache, {scalar_kernels(), team}, all, input, scratch, outputs.data()));
   return outputs;
 }
@@ -184,7 +190,7 @@ TEST(RunExperts, a_corrupt_expert_is_read_once_more_then_reported_with_its_check
   ExpertCache cache =
       ExpertCache::create(extents, 4 * size_bytes, reader, Verify::first_read).value();
   Step step{.input = std::vector<float>(hidden, 1.0F),
-            .works = {{.expert = 5, .rows = {0}, .outputs = {0}, .uses = 1}},
+            .works = {{.expert = 5, .rows = {0}, .outputs = {0}}},
             .guesses = {},
             .rows = 1};
   const Result<std::vector<float>> got = run(cache, step);
@@ -207,19 +213,23 @@ TEST(RunExperts, what_else_there_is_to_do_is_done_while_experts_load) {
   ExpertCache cache =
       ExpertCache::create(extents_of(content), 4 * size_bytes, reader, Verify::always).value();
   Team team(1);
-  ExpertScratch scratch;
+  ExpertStepScratch scratch;
   const std::vector<float> input(hidden, 1.0F);
   std::vector<float> outputs(2 * hidden);
-  const std::vector<ExpertWork> works = {{.expert = 3, .rows = {0}, .outputs = {0}, .uses = 1},
-                                         {.expert = 4, .rows = {0}, .outputs = {1}, .uses = 1}};
+  const std::vector<int32_t> places = {0, 1};
+  const std::span<const int32_t> first = std::span(places).first(1);
+  const std::vector<ExpertWork> works = {
+      {.expert = 3, .rows = first, .outputs = first, .uses = 1},
+      {.expert = 4, .rows = first, .outputs = std::span(places).last(1), .uses = 1}};
   int64_t under_way = 0, calls = 0;
+  const auto look = [&] {
+    ++calls;
+    under_way = reader.outstanding();
+  };
   const ExpertStep step{.shape = {.hidden = hidden, .width = width, .format = BlockFormat::f32},
                         .layer = {0, layer_experts},
                         .works = works,
-                        .meanwhile = [&] {
-                          ++calls;
-                          under_way = reader.outstanding();
-                        }};
+                        .meanwhile = look};
   const Activations rows{input.data(), hidden, nullptr, nullptr, nullptr, 1, hidden};
   ASSERT_TRUE(
       run_experts(cache, {scalar_kernels(), team}, step, rows, scratch, outputs.data()).ok());

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-
-#include "experts/look_ahead.h"
+#include <numeric>
 
 namespace glmd {
 namespace {
@@ -48,38 +47,50 @@ Result<void> route(const Compute& compute, const CheckpointConfig& config,
 
 // What each row counts for when experts are evicted: the end of a prompt tells best what comes
 // next, so a row is worth what is left of it there. Rows of a part are consecutive.
-std::vector<double> use_weights(std::span<const PassRow> rows, double half_life_tokens) {
-  std::vector<double> weights(rows.size(), 1.0);
-  for (size_t row = rows.size(); row-- > 1;) {
-    if (rows[row - 1].part != rows[row].part) continue;
-    weights[row - 1] = weights[row] * std::exp2(-1 / half_life_tokens);
+void weigh_uses(std::span<const PassRow> rows, double half_life_tokens, double* weights) {
+  const double decay = std::exp2(-1 / half_life_tokens);
+  for (size_t row = rows.size(); row-- > 0;) {
+    const bool is_last = row + 1 == rows.size() || rows[row].part != rows[row + 1].part;
+    weights[row] = is_last ? 1.0 : weights[row + 1] * decay;
   }
-  return weights;
 }
 
-// Every chosen expert once, with the rows that chose it, in ascending id.
-std::vector<ExpertWork> work_list(const CheckpointConfig& config, const RoutedWeights& weights,
-                                  std::span<const PassRow> rows, double half_life_tokens,
-                                  const Workspace& workspace) {
-  std::vector<int64_t> place(static_cast<size_t>(config.n_routed_experts), -1);
-  std::vector<ExpertWork> works;
-  const std::vector<double> uses = use_weights(rows, half_life_tokens);
-  const int64_t count = static_cast<int64_t>(rows.size()) * config.experts_per_token;
-  for (int64_t output = 0; output < count; ++output) {
-    const int32_t expert = workspace.choices[output].expert;
-    if (place[expert] < 0) {
-      place[expert] = static_cast<int64_t>(works.size());
-      works.push_back({.expert = weights.experts.first + expert, .rows = {}, .outputs = {}});
-    }
-    ExpertWork& work = works[place[expert]];
-    const int64_t row = output / config.experts_per_token;
-    work.rows.push_back(static_cast<int32_t>(row));
-    work.outputs.push_back(static_cast<int32_t>(output));
-    work.uses += uses[row];
+// Every chosen expert once, with the rows that chose it, both in ascending order.
+std::span<const ExpertWork> list_works(const CheckpointConfig& config, const RoutedWeights& weights,
+                                       std::span<const PassRow> rows,
+                                       std::span<const Choice> choices, double half_life_tokens,
+                                       WorkList& list) {
+  const int64_t experts = config.n_routed_experts;
+  const auto count = static_cast<int32_t>(choices.size());
+  int32_t* work_rows = grown(list.rows, count);
+  int32_t* work_outputs = grown(list.outputs, count);
+  double* uses = grown(list.uses, static_cast<int64_t>(rows.size()));
+  weigh_uses(rows, half_life_tokens, uses);
+
+  // Where each expert's rows end among those of all, once they are in place.
+  std::vector<int32_t>& ends = list.ends;
+  ends.assign(static_cast<size_t>(experts), 0);
+  for (const Choice& choice : choices) ++ends[choice.expert];
+  std::exclusive_scan(ends.begin(), ends.end(), ends.begin(), 0);
+  for (int32_t output = 0; output < count; ++output) {
+    const int32_t place = ends[choices[output].expert]++;
+    work_rows[place] = output / static_cast<int32_t>(config.experts_per_token);
+    work_outputs[place] = output;
   }
-  std::sort(works.begin(), works.end(),
-            [](const ExpertWork& a, const ExpertWork& b) { return a.expert < b.expert; });
-  return works;
+
+  list.works.clear();
+  list.works.reserve(static_cast<size_t>(experts));
+  int32_t begin = 0;
+  for (int32_t expert = 0; expert < experts; begin = ends[expert++]) {
+    const auto row_count = static_cast<size_t>(ends[expert] - begin);
+    if (row_count == 0) continue;
+    ExpertWork work{.expert = weights.experts.first + expert,
+                    .rows = {work_rows + begin, row_count},
+                    .outputs = {work_outputs + begin, row_count}};
+    for (const int32_t row : work.rows) work.uses += uses[row];
+    list.works.push_back(work);
+  }
+  return list.works;
 }
 
 void run_shared(const Compute& compute, const CheckpointConfig& config, const LayerWeights& weights,
@@ -87,7 +98,8 @@ void run_shared(const Compute& compute, const CheckpointConfig& config, const La
   const FeedForwardWeights& mlp = weights.feed_forward;
   const FeedForward one{.gate_up = mlp.gate_up, .down = mlp.down, .rows = {}, .outputs = {}};
   run_feed_forward(compute, {&one, 1},
-                   workspace.normed_rows.for_format(compute, mlp.gate_up.format), workspace.experts,
+                   workspace.normed_rows.for_format(compute, mlp.gate_up.format),
+                   workspace.experts.feed_forward,
                    grown(workspace.update, row_count * config.hidden_size), config.hidden_size);
 }
 
@@ -140,23 +152,26 @@ void read_ahead(const Compute& compute, const CheckpointConfig& config, const Ro
   const auto row_count = static_cast<int64_t>(rows.size());
   const int64_t chosen = config.experts_per_token;
   if (!guess_next(compute, config, next, row_count, shared, workspace).ok()) return;
-  std::vector<int32_t> guesses;
+  std::vector<Guess>& guesses = workspace.guesses;
+  guesses.clear();
+  guesses.reserve(static_cast<size_t>(row_count * chosen));
   for (int64_t row = 0; row < row_count; ++row) {
     const std::span<Choice> choices{workspace.guess_choices.data() + row * chosen,
                                     static_cast<size_t>(chosen)};
     if (routed.routing != nullptr) {
       routed.routing->guess(routed.layer + 1, rows[row].position, choices);
     }
-    for (const Choice& choice : choices) {
-      guesses.push_back(next.routed->experts.first + choice.expert);
+    for (int64_t rank = 0; rank < chosen; ++rank) {
+      guesses.push_back({next.routed->experts.first + choices[rank].expert, chosen - rank});
     }
   }
-  std::vector<int32_t> experts = rank_guesses(guesses, chosen);
+  rank_guesses(guesses);
   if (routed.pace == Pace::stream) {
-    std::sort(experts.begin(), experts.end(),
-              [&](int32_t a, int32_t b) { return cache.is_stored_before(a, b); });
+    std::sort(guesses.begin(), guesses.end(), [&](const Guess& a, const Guess& b) {
+      return cache.is_stored_before(a.expert, b.expert);
+    });
   }
-  for (const int32_t expert : experts) {
+  for (const auto& [expert, confidence] : guesses) {
     if (cache.is_absent(expert) && !cache.read_ahead(expert)) return;
   }
 }
@@ -179,21 +194,22 @@ Result<void> run_mixture_of_experts(const Compute& compute, const CheckpointConf
   }
 
   float* outputs = grown(workspace.expert_outputs, row_count * chosen * config.hidden_size);
-  const std::vector<ExpertWork> works =
-      work_list(config, weights, rows, cache.half_life_tokens(), workspace);
+  const std::span<const ExpertWork> works = list_works(
+      config, weights, rows, {workspace.choices.data(), static_cast<size_t>(row_count * chosen)},
+      cache.half_life_tokens(), workspace.works);
   const Activations& input = workspace.normed_rows.for_format(compute, weights.shape.format);
+  const auto meanwhile = [&] {
+    mark(workspace.times, StepPart::experts);
+    run_shared(compute, config, routed.weights, row_count, workspace);
+    mark(workspace.times, StepPart::shared_expert);
+    if (routed.next == nullptr) return;
+    read_ahead(compute, config, routed, cache, rows, workspace.update.data(), workspace);
+  };
   const ExpertStep step{.shape = weights.shape,
                         .layer = weights.experts,
                         .pace = routed.pace,
                         .works = works,
-                        .meanwhile = [&] {
-                          mark(workspace.times, StepPart::experts);
-                          run_shared(compute, config, routed.weights, row_count, workspace);
-                          mark(workspace.times, StepPart::shared_expert);
-                          if (routed.next != nullptr)
-                            read_ahead(compute, config, routed, cache, rows,
-                                       workspace.update.data(), workspace);
-                        }};
+                        .meanwhile = meanwhile};
   TRY(run_experts(cache, compute, step, input, workspace.experts, outputs));
   combine(compute, config, row_count, workspace);
   mark(workspace.times, StepPart::experts);
