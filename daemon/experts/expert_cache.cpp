@@ -255,6 +255,7 @@ void ExpertCache::settle_read_ahead(SizeClass& size_class, ExpertRange layer) {
 
 void ExpertCache::let_pass(const SizeClass& size_class, ExpertRange layer,
                            std::span<const ExpertWant> wants) {
+  if (size_class.holds_all()) return;
   const int64_t kept_slots = size_class.slot_count - size_class.passing_share();
   const int64_t share = std::max<int64_t>(1, kept_slots * layer.count / size_class.expert_count);
   if (static_cast<int64_t>(wants.size()) <= share) return;
@@ -369,7 +370,8 @@ int32_t ExpertCache::take_slot(SizeClass& size_class, int32_t layer, bool passes
 }
 
 int64_t ExpertCache::resident_max(const SizeClass& size_class) const {
-  return size_class.slot_count - (may_read_ahead_ ? size_class.staging_share() : 0);
+  const bool shares = may_read_ahead_ && !size_class.holds_all();
+  return size_class.slot_count - (shares ? size_class.staging_share() : 0);
 }
 
 int32_t ExpertCache::take_free(SizeClass& size_class) {

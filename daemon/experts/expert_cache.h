@@ -184,6 +184,7 @@ class ExpertCache {
     std::vector<int32_t> staged;    // the router has not spoken yet
     std::deque<int32_t> discarded;  // staged, whole, not wanted: oldest first
 
+    bool holds_all() const { return slot_count == expert_count; }  // or will: no one need go
     int64_t staging_share() const;
     int64_t passing_share() const;
   };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 
 #include "faulty_reader.h"
@@ -200,6 +201,23 @@ TEST(ExpertCache, a_stream_reads_each_expert_once_and_leaves_the_other_layers_al
   EXPECT_EQ(std::set(rig.reader.submitted.begin(), rig.reader.submitted.end()).size(),
             rig.reader.submitted.size());
   EXPECT_EQ(rig.reader.submitted.size(), 64U - resident_count);
+}
+
+// Nobody has to make room: neither a share for reads ahead nor a stream costs a read.
+TEST(ExpertCache, an_arena_for_all_experts_reads_each_of_them_once) {
+  Rig rig(64, 64, 6);
+  rig.cache.allow_read_ahead(true);
+  std::vector<int32_t> all(64);
+  std::iota(all.begin(), all.end(), 0);
+  for (int32_t round = 0; round < 3; ++round) {
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      const std::vector<int32_t> own(all.begin() + 16 * layer, all.begin() + 16 * (layer + 1));
+      rig.run(own, 1, {16 * layer, 16}, round == 0 ? Pace::step : Pace::stream);
+    }
+  }
+  EXPECT_EQ(rig.cache.stats().misses, 64);
+  EXPECT_EQ(rig.cache.stats().read_bytes, 64 * expert_size);
+  EXPECT_EQ(rig.cache.resident_count(), 64);
 }
 
 TEST(ExpertCache, a_stream_keeps_its_hottest) {
