@@ -283,16 +283,16 @@ std::optional<Engine::Pass> Engine::begin_pass(const std::vector<Session*>& sess
   std::vector<BatchPart> parts;
   int64_t rows_left = model_.rows_max();
   for (Session* session : sessions) {
-    BatchPart part = session->next_part(rows_left);
+    const BatchPart part = session->next_part(rows_left);
     const auto rows = static_cast<int64_t>(part.tokens.size());
     rows_left -= rows;
     pass.sessions.push_back(session);
     pass.rows.push_back(rows);
     pass.wants_logits.push_back(part.wants_logits);
-    parts.push_back(std::move(part));
+    parts.push_back(part);
     session->enter_pass();
   }
-  Result<std::unique_ptr<ForwardPass>> forward = model_.begin(std::move(parts));
+  Result<PassPtr> forward = model_.begin(parts);
   if (!forward.ok()) {
     retry_alone(pass, forward.error());
     return std::nullopt;

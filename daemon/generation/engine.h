@@ -47,7 +47,7 @@ class Engine {
 
  private:
   struct Pass {
-    std::unique_ptr<ForwardPass> forward;
+    PassPtr forward;
     std::vector<Session*> sessions;  // by part; null: dropped
     std::vector<int64_t> rows;
     std::vector<bool> wants_logits;

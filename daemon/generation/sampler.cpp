@@ -117,6 +117,7 @@ Sampler::Nucleus Sampler::find_nucleus(double total, double top_p) {
 
   const double wanted = top_p * total;
   double mass = 0;  // of all that lie above the border
+  undecided_.reserve(weights_.size());
   undecided_.assign(heavy_.begin(), heavy_.end());
   for (const int shift : {20, 10, 0}) {
     std::array<double, 2048> masses{};

@@ -47,12 +47,10 @@ int64_t Session::pending_rows() const {
 BatchPart Session::next_part(int64_t rows_max) {
   const int64_t rows = std::min(pending_rows(), rows_max);
   CHECK(rows > 0);
-  const auto begin = tokens_.begin() + sequence_->length();
-  BatchPart part;
-  part.sequence = sequence_.get();
-  part.tokens.assign(begin, begin + rows);
-  part.wants_logits = rows == pending_rows();
-  return part;
+  return {.sequence = sequence_.get(),
+          .tokens = std::span(tokens_).subspan(static_cast<size_t>(sequence_->length()),
+                                               static_cast<size_t>(rows)),
+          .wants_logits = rows == pending_rows()};
 }
 
 void Session::report_prefill(int64_t rows, int64_t layers_done, int64_t layers) {

@@ -153,7 +153,7 @@ static inline void weigh_tile(float* scores, int64_t head_lanes, int64_t key_cou
 
 // The place of a cached token.
 static inline const uint8_t* cached_token(const CacheView& cache, int64_t position) {
-  return cache.blocks[position / cache_block_tokens] +
+  return cache.blocks[position / cache_block_tokens] + cache.offset +
          position % cache_block_tokens * cache.row.bytes();
 }
 

@@ -57,11 +57,13 @@ struct CacheRow {
   }
 };
 
-// A latent cache: tokens in blocks of 64; position p is row p % 64 of blocks[p / 64].
+// A latent cache: tokens in blocks of 64; position p is row p % 64 of those that begin `offset`
+// bytes into blocks[p / 64].
 constexpr int64_t cache_block_tokens = 64;
 struct CacheView {
-  const uint8_t* const* blocks;  // each 64 rows
+  const uint8_t* const* blocks;
   CacheRow row;
+  int64_t offset = 0;
 };
 
 struct AttentionInput {

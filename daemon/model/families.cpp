@@ -28,8 +28,8 @@ Result<const Family*> family_of(const Container& container) {
 
 }  // namespace
 
-Result<std::unique_ptr<ForwardPass>> Model::begin_draft(SequenceState&, std::vector<int32_t>,
-                                                        std::span<const float>) {
+Result<PassPtr> Model::begin_draft(SequenceState&, std::span<const int32_t>,
+                                   std::span<const float>) {
   return error(ErrorKind::bad_input, "this model has no draft layer");
 }
 

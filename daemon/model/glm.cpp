@@ -62,12 +62,11 @@ ExpertTable expert_table(const Container& container, const CheckpointConfig& con
 
 }  // namespace
 
-// One pass. Rows of a part are consecutive; dropping a part closes the gap.
+// One pass, and when it has ended the next: it keeps its buffers. Rows of a part are consecutive;
+// dropping a part closes the gap.
 class GlmPass : public ForwardPass {
  public:
-  GlmPass(GlmModel& model, std::unique_ptr<Workspace> workspace)
-      : model_(model), workspace_(std::move(workspace)) {}
-  ~GlmPass() override { model_.workspaces_.push_back(std::move(workspace_)); }
+  explicit GlmPass(GlmModel& model) : model_(model) { workspace_.times = model.options_.times; }
 
   bool is_done() const override { return is_done_ || rows_.empty(); }
   int64_t layers_done() const override { return layers_done_; }
@@ -77,9 +76,12 @@ class GlmPass : public ForwardPass {
   std::span<const float> logits(int64_t part) const override;
   std::span<const float> hidden(int64_t part) const override;
 
-  void start(std::vector<BatchPart> parts);
-  void start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
+  void start(std::span<const BatchPart> parts);
+  void start_draft(GlmSequence& sequence, std::span<const int32_t> tokens,
                    std::span<const float> hidden);
+
+ protected:
+  void end() override { model_.passes_.emplace_back(this); }
 
  private:
   struct Part {
@@ -89,6 +91,7 @@ class GlmPass : public ForwardPass {
     int64_t first_logits = 0, logits_count = 0;
   };
 
+  void reset(bool is_draft);
   bool is_stream() const { return static_cast<int64_t>(rows_.size()) >= stream_rows_min; }
   void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
   void fill_angles();
@@ -100,7 +103,7 @@ class GlmPass : public ForwardPass {
   Result<void> finish(const float* norm, const Matrix& head);
 
   GlmModel& model_;
-  std::unique_ptr<Workspace> workspace_;
+  Workspace workspace_;
   std::vector<Part> parts_;
   std::vector<PassRow> rows_;
   int64_t layers_done_ = 0;
@@ -108,6 +111,14 @@ class GlmPass : public ForwardPass {
   bool looks_ahead_ = false;
   int64_t busy_ns_ = 0, misses_ = 0;  // of the layers run so far
 };
+
+void GlmPass::reset(bool is_draft) {
+  parts_.clear();
+  rows_.clear();
+  layers_done_ = busy_ns_ = misses_ = 0;
+  is_draft_ = is_draft;
+  is_done_ = looks_ahead_ = false;
+}
 
 void GlmPass::add_rows(GlmSequence& sequence, int64_t first_position, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -118,8 +129,8 @@ void GlmPass::add_rows(GlmSequence& sequence, int64_t first_position, int64_t co
 void GlmPass::fill_angles() {
   const int64_t pairs = model_.rotary_.pairs();
   const auto count = static_cast<int64_t>(rows_.size());
-  float* cos = grown(workspace_->cos, count * pairs);
-  float* sin = grown(workspace_->sin, count * pairs);
+  float* cos = grown(workspace_.cos, count * pairs);
+  float* sin = grown(workspace_.sin, count * pairs);
   model_.team_.run(count, 8, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       model_.rotary_.fill(rows_[row].position, cos + row * pairs, sin + row * pairs);
@@ -127,8 +138,8 @@ void GlmPass::fill_angles() {
   });
 }
 
-void GlmPass::start(std::vector<BatchPart> parts) {
-  std::vector<int32_t> tokens;
+void GlmPass::start(std::span<const BatchPart> parts) {
+  reset(/*is_draft=*/false);
   int64_t longest_part = 0;
   for (const BatchPart& part : parts) {
     auto& sequence = static_cast<GlmSequence&>(*part.sequence);
@@ -140,26 +151,27 @@ void GlmPass::start(std::vector<BatchPart> parts) {
                       .wants_all_logits = part.wants_all_logits});
     add_rows(sequence, sequence.length(), count);
     longest_part = std::max(longest_part, count);
-    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
   }
   model_.cache_->advance(longest_part);
   const int64_t width = model_.config_.hidden_size;
   const Matrix& embedding = model_.embedding_;
-  float* hidden = grown(workspace_->hidden, static_cast<int64_t>(rows_.size()) * width);
+  float* row = grown(workspace_.hidden, static_cast<int64_t>(rows_.size()) * width);
   const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
   const auto kernel = model_.options_.kernels->embedding_row[static_cast<int>(embedding.format)];
-  for (size_t row = 0; row < tokens.size(); ++row) {
-    kernel(embedding.data + tokens[row] * row_bytes, width,
-           hidden + static_cast<int64_t>(row) * width);
+  for (const BatchPart& part : parts) {
+    for (const int32_t token : part.tokens) {
+      kernel(embedding.data + token * row_bytes, width, row);
+      row += width;
+    }
   }
   fill_angles();
   looks_ahead_ =
       is_stream() ? model_.options_.look_ahead != LookAhead::off : model_.look_ahead_.is_on();
 }
 
-void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
+void GlmPass::start_draft(GlmSequence& sequence, std::span<const int32_t> tokens,
                           std::span<const float> target_hidden) {
-  is_draft_ = true;
+  reset(/*is_draft=*/true);
   const auto count = static_cast<int64_t>(tokens.size());
   parts_.push_back({.sequence = &sequence,
                     .first_row = 0,
@@ -174,28 +186,27 @@ void GlmPass::start_draft(GlmSequence& sequence, std::vector<int32_t> tokens,
   const KernelTable& kernels = *model_.options_.kernels;
   const auto eps = static_cast<float>(config.rms_norm_eps);
   const int64_t width = config.hidden_size;
-  std::vector<float> joined(static_cast<size_t>(count * 2 * width));
+  float* joined = grown(workspace_.draft_input, count * 2 * width);
   const Matrix& embedding = model_.draft_embedding_;
   const int64_t row_bytes = embedding_row_bytes(embedding.format, embedding.columns);
   for (int64_t row = 0; row < count; ++row) {
-    float* left = joined.data() + row * 2 * width;
+    float* left = joined + row * 2 * width;
     kernels.embedding_row[static_cast<int>(embedding.format)](
         embedding.data + tokens[row] * row_bytes, width, left);
     kernels.rms_norm(left, model_.draft_.embedding_norm, width, eps, left);
     kernels.rms_norm(target_hidden.data() + row * width, model_.draft_.hidden_norm, width, eps,
                      left + width);
   }
-  ActivationRows input;
-  input.set(joined.data(), 2 * width, count, 2 * width);
-  multiply(model_.compute(), model_.draft_.eh_proj, input, grown(workspace_->hidden, count * width),
-           width);
+  workspace_.draft_rows.set(joined, 2 * width, count, 2 * width);
+  multiply(model_.compute(), model_.draft_.eh_proj, workspace_.draft_rows,
+           grown(workspace_.hidden, count * width), width);
 }
 
 void GlmPass::norm_rows(const float* weight, float* out) {
   const int64_t width = model_.config_.hidden_size;
   const auto eps = static_cast<float>(model_.config_.rms_norm_eps);
   const KernelTable& kernels = *model_.options_.kernels;
-  const float* hidden = workspace_->hidden.data();
+  const float* hidden = workspace_.hidden.data();
   model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       kernels.rms_norm(hidden + row * width, weight, width, eps, out + row * width);
@@ -205,8 +216,8 @@ void GlmPass::norm_rows(const float* weight, float* out) {
 
 void GlmPass::add_update() {
   const int64_t width = model_.config_.hidden_size;
-  float* hidden = workspace_->hidden.data();
-  const float* update = workspace_->update.data();
+  float* hidden = workspace_.hidden.data();
+  const float* update = workspace_.update.data();
   model_.team_.run(static_cast<int64_t>(rows_.size()), 1, [&](int64_t begin, int64_t end, int) {
     model_.options_.kernels->add_scaled(hidden + begin * width, update + begin * width, 1.0F,
                                         (end - begin) * width);
@@ -230,7 +241,7 @@ Result<void> GlmPass::run_layer() {
 }
 
 Result<void> GlmPass::run_layer_body(int64_t layer) {
-  Workspace& workspace = *workspace_;
+  Workspace& workspace = workspace_;
   const CheckpointConfig& config = model_.config_;
   const LayerWeights& weights = model_.layers_[layer];
   const Compute compute = model_.compute();
@@ -271,12 +282,14 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
 }
 
 void GlmPass::tell_observers(int64_t layer) {
-  std::vector<uint32_t> positions;
+  std::vector<uint32_t>& positions = workspace_.positions;
+  positions.clear();
   for (const PassRow& row : rows_) positions.push_back(static_cast<uint32_t>(row.position));
   const int64_t count = std::ssize(rows_) * model_.config_.experts_per_token;
-  std::vector<uint16_t> experts;
+  std::vector<uint16_t>& experts = workspace_.routed;
+  experts.clear();
   for (int64_t i = 0; i < count; ++i) {
-    experts.push_back(static_cast<uint16_t>(workspace_->choices[i].expert));
+    experts.push_back(static_cast<uint16_t>(workspace_.choices[i].expert));
   }
   for (RoutingObserver* observer : model_.options_.observers) {
     observer->routed(
@@ -299,11 +312,12 @@ RoutedLayer GlmPass::routed_layer(int64_t layer) const {
 // The last norm for all rows, the output head for those that want logits.
 Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
   const int64_t width = model_.config_.hidden_size, vocabulary = model_.config_.vocabulary;
-  Workspace& workspace = *workspace_;
+  Workspace& workspace = workspace_;
   float* final_hidden = grown(workspace.final_hidden, static_cast<int64_t>(rows_.size()) * width);
   norm_rows(norm, final_hidden);
 
-  std::vector<int64_t> wanted;
+  std::vector<int64_t>& wanted = workspace.wanted;
+  wanted.clear();
   for (Part& part : parts_) {
     part.first_logits = static_cast<int64_t>(wanted.size());
     const int64_t skipped = part.wants_all_logits ? 0
@@ -349,11 +363,11 @@ void GlmPass::drop(int64_t index) {
     std::copy(buffer.begin() + end * stride, buffer.begin() + rows * stride,
               buffer.begin() + begin * stride);
   };
-  close_gap(workspace_->hidden, width);
-  close_gap(workspace_->cos, pairs);
-  close_gap(workspace_->sin, pairs);
-  close_gap(workspace_->selected, topk);
-  close_gap(workspace_->selected_count, 1);
+  close_gap(workspace_.hidden, width);
+  close_gap(workspace_.cos, pairs);
+  close_gap(workspace_.sin, pairs);
+  close_gap(workspace_.selected, topk);
+  close_gap(workspace_.selected_count, 1);
   rows_.erase(rows_.begin() + begin, rows_.begin() + end);
   for (Part& other : parts_) {
     if (other.first_row >= end) other.first_row -= part.row_count;
@@ -379,16 +393,18 @@ void GlmPass::commit() {
 std::span<const float> GlmPass::logits(int64_t index) const {
   const Part& part = parts_[index];
   const int64_t vocabulary = model_.config_.vocabulary;
-  return {workspace_->logits.data() + part.first_logits * vocabulary,
+  return {workspace_.logits.data() + part.first_logits * vocabulary,
           static_cast<size_t>(part.logits_count * vocabulary)};
 }
 
 std::span<const float> GlmPass::hidden(int64_t index) const {
   const Part& part = parts_[index];
   const int64_t width = model_.config_.hidden_size;
-  return {workspace_->final_hidden.data() + part.first_row * width,
+  return {workspace_.final_hidden.data() + part.first_row * width,
           static_cast<size_t>(part.row_count * width)};
 }
+
+GlmModel::~GlmModel() = default;
 
 GlmModel::GlmModel(const ModelOptions& options, CheckpointConfig config)
     : options_(options),
@@ -483,18 +499,15 @@ Result<std::unique_ptr<SequenceState>> GlmModel::new_sequence(int64_t tokens_max
   return std::unique_ptr<SequenceState>(TRY(GlmSequence::create(*pool_, tokens_max)));
 }
 
-std::unique_ptr<Workspace> GlmModel::take_workspace() {
-  if (workspaces_.empty()) {
-    auto workspace = std::make_unique<Workspace>();
-    workspace->times = options_.times;
-    return workspace;
-  }
-  std::unique_ptr<Workspace> workspace = std::move(workspaces_.back());
-  workspaces_.pop_back();
-  return workspace;
+// The caller's until it ends.
+GlmPass& GlmModel::take_pass() {
+  if (passes_.empty()) return *new GlmPass(*this);
+  GlmPass* pass = passes_.back().release();
+  passes_.pop_back();
+  return *pass;
 }
 
-Result<std::unique_ptr<ForwardPass>> GlmModel::begin(std::vector<BatchPart> parts) {
+Result<PassPtr> GlmModel::begin(std::span<const BatchPart> parts) {
   for (const BatchPart& part : parts) {
     const auto& sequence = static_cast<const GlmSequence&>(*part.sequence);
     const auto count = static_cast<int64_t>(part.tokens.size());
@@ -510,22 +523,21 @@ Result<std::unique_ptr<ForwardPass>> GlmModel::begin(std::vector<BatchPart> part
       }
     }
   }
-  auto pass = std::make_unique<GlmPass>(*this, take_workspace());
-  pass->start(std::move(parts));
-  return std::unique_ptr<ForwardPass>(std::move(pass));
+  GlmPass& pass = take_pass();
+  pass.start(parts);
+  return PassPtr(&pass);
 }
 
-Result<std::unique_ptr<ForwardPass>> GlmModel::begin_draft(SequenceState& sequence,
-                                                           std::vector<int32_t> tokens,
-                                                           std::span<const float> hidden) {
+Result<PassPtr> GlmModel::begin_draft(SequenceState& sequence, std::span<const int32_t> tokens,
+                                      std::span<const float> hidden) {
   if (draft_.eh_proj.data == nullptr) {
     return error(ErrorKind::bad_input, "this model has no draft layer");
   }
   CHECK(static_cast<int64_t>(hidden.size()) ==
         static_cast<int64_t>(tokens.size()) * config_.hidden_size);
-  auto pass = std::make_unique<GlmPass>(*this, take_workspace());
-  pass->start_draft(static_cast<GlmSequence&>(sequence), std::move(tokens), hidden);
-  return std::unique_ptr<ForwardPass>(std::move(pass));
+  GlmPass& pass = take_pass();
+  pass.start_draft(static_cast<GlmSequence&>(sequence), tokens, hidden);
+  return PassPtr(&pass);
 }
 
 }  // namespace glmd

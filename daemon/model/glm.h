@@ -13,18 +13,20 @@
 
 namespace glmd {
 
+class GlmPass;
+
 class GlmModel : public Model {
  public:
+  ~GlmModel() override;
   static Result<std::unique_ptr<Model>> open(const Container& container,
                                              const ModelOptions& options);
   static Result<ModelSizes> sizes(const Container& container, bool with_draft, KvFormat kv_format);
 
   const ModelShape& shape() const override { return shape_; }
   Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) override;
-  Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) override;
-  Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
-                                                   std::vector<int32_t> tokens,
-                                                   std::span<const float> hidden) override;
+  Result<PassPtr> begin(std::span<const BatchPart> parts) override;
+  Result<PassPtr> begin_draft(SequenceState& sequence, std::span<const int32_t> tokens,
+                              std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
@@ -39,7 +41,7 @@ class GlmModel : public Model {
   GlmModel(const ModelOptions& options, CheckpointConfig config);
 
   Compute compute() { return {*options_.kernels, team_}; }
-  std::unique_ptr<Workspace> take_workspace();
+  GlmPass& take_pass();
 
   ModelOptions options_;
   CheckpointConfig config_;
@@ -58,7 +60,7 @@ class GlmModel : public Model {
   std::optional<ExpertCache> cache_;
   LookAheadSwitch look_ahead_;
   std::optional<CachePool> pool_;
-  std::vector<std::unique_ptr<Workspace>> workspaces_;  // not in use
+  std::vector<std::unique_ptr<GlmPass>> passes_;  // not in use, with the buffers they grew
 };
 
 }  // namespace glmd

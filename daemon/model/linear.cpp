@@ -23,7 +23,7 @@ void multiply(const Compute& compute, const Matrix& w, ActivationRows& x, float*
 
 void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count, const float* x,
                     HeadStrides x_strides, float* y, HeadStrides y_strides, int64_t row_count,
-                    std::vector<HeadScratch>& scratch) {
+                    HeadScratch& scratch) {
   const int64_t rows_per_head = w.rows / head_count;
   const int64_t padded = padded_columns(w.columns), groups = padded / group_columns;
   const bool quantised = is_quantised(w.format);
@@ -32,13 +32,19 @@ void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count,
   const bool is_aligned = rows_per_head % tile_rows == 0;
   const int64_t spread = is_aligned ? 0 : rows_per_head + 2 * tile_rows;
   const auto kernel = compute.kernels.matmul[static_cast<int>(w.format)];
-  const auto threads = static_cast<size_t>(compute.team.thread_count());
-  if (scratch.size() < threads) scratch.resize(threads);
+  const int64_t threads = compute.team.thread_count(), rows = std::min(row_count, panel_rows);
+  // Whole cache lines for each thread.
+  const int64_t code_stride = round_up(rows * padded, 64),
+                spill_stride = padded_lanes(rows * spread);
+  const int64_t group_stride = padded_lanes(rows * groups);
+  int8_t* all_codes = grown_aligned(scratch.codes, threads * code_stride);
+  float* all_scales = grown_aligned(scratch.scales, threads * group_stride);
+  int32_t* all_sums = grown_aligned(scratch.sums, threads * group_stride);
+  float* all_spills = grown_aligned(scratch.spills, threads * spill_stride);
 
   // A panel of a head at a time: its codes stay in the first cache.
   const int64_t panels = panel_count(row_count);
   compute.team.run(head_count * panels, 1, [&](int64_t unit_begin, int64_t unit_end, int thread) {
-    HeadScratch& own = scratch[static_cast<size_t>(thread)];
     for (int64_t unit = unit_begin; unit < unit_end; ++unit) {
       const int64_t head = unit / panels;
       const Panel panel = panel_at(unit % panels, row_count);
@@ -50,9 +56,9 @@ void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count,
                         .row_count = panel.count,
                         .columns = w.columns};
       if (quantised) {
-        int8_t* codes = grown(own.codes, panel.count * padded);
-        float* scales = grown(own.scales, panel.count * groups);
-        int32_t* sums = grown(own.sums, panel.count * groups);
+        int8_t* codes = all_codes + thread * code_stride;
+        float* scales = all_scales + thread * group_stride;
+        int32_t* sums = all_sums + thread * group_stride;
         compute.kernels.quantise(input.values, input.value_stride, panel.count, w.columns, codes,
                                  scales, sums);
         input.codes = codes;
@@ -67,7 +73,7 @@ void multiply_heads(const Compute& compute, const Matrix& w, int64_t head_count,
       }
       const int64_t tile_begin = begin / tile_rows * tile_rows;
       const int64_t tile_end = std::min(round_up(end, tile_rows), w.rows);
-      float* spill = grown(own.padded, panel.count * spread);
+      float* spill = all_spills + thread * spill_stride;
       kernel(w, input, spill - tile_begin, spread, tile_begin, tile_end);
       for (int64_t n = 0; n < panel.count; ++n) {
         std::memcpy(target + n * y_strides.row, spill + n * spread + (begin - tile_begin),

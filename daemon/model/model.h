@@ -30,16 +30,17 @@ class SequenceState {
   virtual void truncate(int64_t length) = 0;  // to fewer committed tokens
 };
 
-// Consecutive tokens of one sequence; they follow its committed ones.
+// Consecutive tokens of one sequence; they follow its committed ones. The tokens are looked at when
+// the pass begins.
 struct BatchPart {
   SequenceState* sequence = nullptr;
-  std::vector<int32_t> tokens;
+  std::span<const int32_t> tokens;
   bool wants_logits = false;      // of the last token
   bool wants_all_logits = false;  // of every token
 };
 
 // One pass of a batch through the model. Between layers the caller may drop parts (cancelled
-// requests) or run another pass on other sequences. Destroying an unfinished pass commits nothing.
+// requests) or run another pass on other sequences. Ending an unfinished pass commits nothing.
 class ForwardPass {
  public:
   virtual ~ForwardPass() = default;
@@ -52,12 +53,22 @@ class ForwardPass {
   virtual void drop(int64_t part) = 0;
   // After is_done(): the parts' tokens become part of their sequences.
   virtual void commit() = 0;
-  // After is_done(): [rows that want logits][vocabulary] of that part; valid until the pass dies.
+  // After is_done(): [rows that want logits][vocabulary] of that part; valid until the pass ends.
   virtual std::span<const float> logits(int64_t part) const = 0;
   // After is_done(): [tokens][hidden] of that part after the last norm: what the draft layer starts
   // from.
   virtual std::span<const float> hidden(int64_t) const { return {}; }
+
+ protected:
+  friend struct EndPass;
+  // Nobody uses it any more: a model may keep it for its next pass.
+  virtual void end() { delete this; }
 };
+
+struct EndPass {
+  void operator()(ForwardPass* pass) const { pass->end(); }
+};
+using PassPtr = std::unique_ptr<ForwardPass, EndPass>;  // ends before its model
 
 class Model {
  public:
@@ -65,14 +76,13 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   // Fails with no_memory where the pool has no room for `tokens_max` tokens.
   virtual Result<std::unique_ptr<SequenceState>> new_sequence(int64_t tokens_max) = 0;
-  virtual Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) = 0;
+  virtual Result<PassPtr> begin(std::span<const BatchPart> parts) = 0;
   virtual int64_t rows_max() const = 0;  // of one pass
   // The draft layer over rows that follow the sequence's drafted ones: row p has token p + 1 and
   // the hidden state of token p, and its logits predict token p + 2 (multi-token prediction:
   // DeepSeek-V3, 2.2).
-  virtual Result<std::unique_ptr<ForwardPass>> begin_draft(SequenceState& sequence,
-                                                           std::vector<int32_t> tokens,
-                                                           std::span<const float> hidden);
+  virtual Result<PassPtr> begin_draft(SequenceState& sequence, std::span<const int32_t> tokens,
+                                      std::span<const float> hidden);
   virtual ExpertCacheStats expert_stats() const { return {}; }
   // Between layers: the bytes that experts may take from now on. Returns what they take, which is
   // more than wanted while reads are under way or below the floor.

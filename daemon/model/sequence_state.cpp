@@ -67,16 +67,14 @@ void GlmSequence::truncate(int64_t length) {
   draft_length_ = std::min(draft_length_, length);
 }
 
-void GlmSequence::key_blocks(int64_t layer, std::vector<const uint8_t*>& out) const {
-  out.clear();
-  const int64_t offset = pool_.layout().keys_offset(layer);
-  for (const uint8_t* block : blocks_) out.push_back(block + offset);
+CacheView GlmSequence::keys(int64_t layer) const {
+  const CacheLayout& layout = pool_.layout();
+  return {blocks_.data(), layout.key, layout.keys_offset(layer)};
 }
 
-void GlmSequence::index_blocks(int64_t layer, std::vector<const uint8_t*>& out) const {
-  out.clear();
-  const int64_t offset = pool_.layout().index_offset(layer);
-  for (const uint8_t* block : blocks_) out.push_back(block + offset);
+CacheView GlmSequence::index_keys(int64_t layer) const {
+  const CacheLayout& layout = pool_.layout();
+  return {blocks_.data(), layout.index_key, layout.index_offset(layer)};
 }
 
 uint8_t* GlmSequence::key_at(int64_t layer, int64_t position) {

@@ -61,9 +61,9 @@ class GlmSequence : public SequenceState {
   void extend(int64_t tokens) { length_ += tokens; }
   void extend_draft(int64_t tokens) { draft_length_ += tokens; }
 
-  // Pointers to the blocks of one layer's keys, for a CacheView.
-  void key_blocks(int64_t layer, std::vector<const uint8_t*>& out) const;
-  void index_blocks(int64_t layer, std::vector<const uint8_t*>& out) const;
+  // One layer's keys.
+  CacheView keys(int64_t layer) const;
+  CacheView index_keys(int64_t layer) const;
   uint8_t* key_at(int64_t layer, int64_t position);
   uint8_t* index_key_at(int64_t layer, int64_t position);
 

@@ -38,26 +38,26 @@ struct Workspace {
   std::vector<float> cos, sin;  // [rows][rope / 2]
   ActivationRows normed_rows, rank_rows, mixed_rows;
 
-  std::vector<float> query_rank;   // [rows][q_lora_rank], after its norm
-  std::vector<float> key_raw;      // [rows][kv_lora_rank + rope]
-  std::vector<float> queries;      // [rows][heads][nope + rope]
-  std::vector<float> absorbed;     // [rows][heads][kv_lora_rank + rope]
-  std::vector<float> latents;      // [rows][heads][kv_lora_rank]: attention over latents
-  std::vector<float> mixed;        // [rows][heads][v]
-  std::vector<float> update;       // [rows][hidden]: what a sub-layer adds
-  std::vector<HeadScratch> heads;  // per thread
-  std::vector<std::vector<float>> attention_scratch;  // per thread
-  std::vector<float> attention_parts;                 // [rows][spans]: what states point to
-  std::vector<AttentionState> attention_states;       // [rows][spans]
+  std::vector<float> query_rank;  // [rows][q_lora_rank], after its norm
+  std::vector<float> key_raw;     // [rows][kv_lora_rank + rope]
+  std::vector<float> queries;     // [rows][heads][nope + rope]
+  std::vector<float> absorbed;    // [rows][heads][kv_lora_rank + rope]
+  std::vector<float> latents;     // [rows][heads][kv_lora_rank]: attention over latents
+  std::vector<float> mixed;       // [rows][heads][v]
+  std::vector<float> update;      // [rows][hidden]: what a sub-layer adds
+  HeadScratch heads;
+  std::vector<float> attention_scratch;          // per thread
+  std::vector<float> attention_parts;            // [rows][spans]: what states point to
+  std::vector<AttentionState> attention_states;  // [rows][spans]
 
-  std::vector<float> index_key;                  // [rows][index_head_dim]
-  std::vector<float> index_queries;              // [rows][index_heads][index_head_dim]
-  std::vector<float> index_weights;              // [rows][index_heads]
-  std::vector<std::vector<float>> index_scores;  // per thread or, if rows are fewer, row: [visible]
-  std::vector<std::vector<float>> index_scratch;  // per thread
-  std::vector<std::vector<int32_t>> top_scratch;  // per thread
-  std::vector<int32_t> selected;                  // [rows][index_topk], of the last full layer
-  std::vector<int64_t> selected_count;            // [rows]; 0: all visible keys
+  std::vector<float> index_key;         // [rows][index_head_dim]
+  std::vector<float> index_queries;     // [rows][index_heads][index_head_dim]
+  std::vector<float> index_weights;     // [rows][index_heads]
+  std::vector<float> index_scores;      // per thread or, if rows are fewer, row: [tokens]
+  std::vector<float> index_scratch;     // per thread
+  std::vector<int32_t> top_scratch;     // per thread
+  std::vector<int32_t> selected;        // [rows][index_topk], of the last full layer
+  std::vector<int64_t> selected_count;  // [rows]; 0: all visible keys
 
   std::vector<float> router_scores;   // [rows][experts]
   std::vector<float> router_scratch;  // per thread
@@ -70,11 +70,15 @@ struct Workspace {
   WorkList works;
   std::vector<Guess> guesses;  // of the next layer's experts
   ExpertStepScratch experts;
-  std::vector<std::vector<const uint8_t*>>
-      blocks;  // per sequence of the pass: cache blocks of a layer
 
+  std::vector<float> draft_input;  // [rows][2 * hidden]
+  ActivationRows draft_rows;
   std::vector<float> final_hidden;  // [rows][hidden]: after the last norm
+  std::vector<int64_t> wanted;      // rows that want logits
   std::vector<float> logits;        // [wanted rows][vocabulary]
+
+  std::vector<uint32_t> positions;  // [rows]: for observers of the routing
+  std::vector<uint16_t> routed;     // [rows][chosen]: likewise
 };
 
 }  // namespace glmd

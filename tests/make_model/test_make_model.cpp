@@ -91,8 +91,8 @@ std::vector<float> logits_of(const Container& container, std::vector<int32_t> id
                        .kv_pool_bytes = 4 * cache_block_tokens * sizes.kv_bytes_per_token};
   const std::unique_ptr<Model> model = open_model(container, options).value();
   const std::unique_ptr<SequenceState> sequence = model->new_sequence(64).value();
-  BatchPart part{.sequence = sequence.get(), .tokens = std::move(ids), .wants_logits = true};
-  const std::unique_ptr<ForwardPass> pass = model->begin({std::move(part)}).value();
+  const BatchPart part{.sequence = sequence.get(), .tokens = ids, .wants_logits = true};
+  const PassPtr pass = model->begin({&part, 1}).value();
   while (!pass->is_done()) {
     const Result<void> layer = pass->run_layer();
     EXPECT_TRUE(layer.ok()) << (layer.ok() ? "" : layer.error().message);

@@ -46,7 +46,7 @@ class ScriptedModel : public Model {
     return std::unique_ptr<SequenceState>(std::make_unique<Sequence>(*this, tokens_max));
   }
 
-  Result<std::unique_ptr<ForwardPass>> begin(std::vector<BatchPart> parts) override {
+  Result<PassPtr> begin(std::span<const BatchPart> parts) override {
     ++passes_begun;
     int64_t rows = 0;
     for (const BatchPart& part : parts) {
@@ -56,7 +56,7 @@ class ScriptedModel : public Model {
     }
     CHECK(rows <= options_.rows_max);
     rows_of_passes.push_back(rows);
-    return std::unique_ptr<ForwardPass>(std::make_unique<Pass>(*this, std::move(parts), rows));
+    return PassPtr(new Pass(*this, parts, rows));
   }
 
   // What the model says after `history`.
@@ -119,14 +119,20 @@ class ScriptedModel : public Model {
 
   class Pass : public ForwardPass {
    public:
-    Pass(ScriptedModel& model, std::vector<BatchPart> parts, int64_t rows)
-        : model_(model), parts_(std::move(parts)), logits_(parts_.size()), rows_(rows) {}
+    Pass(ScriptedModel& model, std::span<const BatchPart> parts, int64_t rows)
+        : model_(model), logits_(parts.size()), rows_(rows) {
+      for (const BatchPart& part : parts) {
+        parts_.push_back({.sequence = part.sequence,
+                          .tokens = {part.tokens.begin(), part.tokens.end()},
+                          .wants_logits = part.wants_logits});
+      }
+    }
 
     bool is_done() const override { return layers_done_ == model_.options_.layers; }
     int64_t layers_done() const override { return layers_done_; }
     Result<void> run_layer() override {
       CHECK(!is_done());
-      for (const BatchPart& part : parts_) {
+      for (const Part& part : parts_) {
         if (part.sequence == nullptr) continue;
         CHECK(model_.live_.contains(part.sequence));
         const bool is_poisoned =
@@ -158,8 +164,14 @@ class ScriptedModel : public Model {
     }
 
    private:
+    struct Part {
+      SequenceState* sequence = nullptr;
+      std::vector<int32_t> tokens;
+      bool wants_logits = false;
+    };
+
     ScriptedModel& model_;
-    std::vector<BatchPart> parts_;
+    std::vector<Part> parts_;
     std::vector<std::vector<float>> logits_;
     int64_t rows_;
     int64_t layers_done_ = 0;

@@ -133,14 +133,13 @@ Result<StepBench> StepBench::open(const Options& options) {
 
 // Random tokens, so that passes choose different experts.
 Result<PassTimes> StepBench::run_pass(const Phase& phase, bool commits) {
-  BatchPart part{.sequence = phase.sequence, .tokens = {}, .wants_logits = true};
+  std::vector<int32_t> tokens;
   for (int64_t i = 0; i < phase.rows; ++i)
-    part.tokens.push_back(static_cast<int32_t>(random_.below(model_->shape().vocabulary)));
-  std::vector<BatchPart> parts;
-  parts.push_back(std::move(part));
+    tokens.push_back(static_cast<int32_t>(random_.below(model_->shape().vocabulary)));
+  const BatchPart part{.sequence = phase.sequence, .tokens = tokens, .wants_logits = true};
   PassTimes times;
   times_->take();
-  const std::unique_ptr<ForwardPass> pass = TRY(model_->begin(std::move(parts)));
+  const PassPtr pass = TRY(model_->begin({&part, 1}));
   while (!pass->is_done()) {
     const ExpertCacheStats before = model_->expert_stats();
     TRY(pass->run_layer());

@@ -167,9 +167,8 @@ Result<Run> run_texts(Model& model, RoutingTable& routing, int64_t warm_up, int6
       }
       const ExpertCacheStats before = model.expert_stats();
       const int64_t begin_ns = clock.now_ns();
-      std::vector<BatchPart> parts;
-      parts.push_back({.sequence = sequence.get(), .tokens = ids, .wants_logits = true});
-      const std::unique_ptr<ForwardPass> pass = TRY(model.begin(std::move(parts)));
+      const BatchPart part{.sequence = sequence.get(), .tokens = ids, .wants_logits = true};
+      const PassPtr pass = TRY(model.begin({&part, 1}));
       while (!pass->is_done()) TRY(pass->run_layer());
       pass->commit();
       position += rows;

@@ -50,24 +50,21 @@ Result<void> forced_logits(Model& model, std::span<const int32_t> ids, int64_t s
   };
   for (int64_t begin = 0; begin < count; begin += step_rows) {
     const int64_t rows = std::min(step_rows, count - begin);
-    const auto tokens = ids.subspan(begin, rows);
-    std::vector<BatchPart> parts;
-    parts.push_back({.sequence = sequence.get(),
-                     .tokens = {tokens.begin(), tokens.end()},
-                     .wants_logits = true,
-                     .wants_all_logits = true});
-    const std::unique_ptr<ForwardPass> pass = TRY(model.begin(std::move(parts)));
+    const BatchPart part{.sequence = sequence.get(),
+                         .tokens = ids.subspan(begin, rows),
+                         .wants_logits = true,
+                         .wants_all_logits = true};
+    const PassPtr pass = TRY(model.begin({&part, 1}));
     TRY(run_to_end(*pass));
     TRY(emit(*pass, sink));
     if (draft_sink == nullptr) continue;
     // Draft row p needs token p + 1: the last position has none.
     const int64_t draft_rows = std::min(rows, count - 1 - begin);
     if (draft_rows == 0) continue;
-    const auto next = ids.subspan(begin + 1, draft_rows);
     const std::span<const float> hidden = pass->hidden(0);
     const size_t width = hidden.size() / static_cast<size_t>(rows);
-    const std::unique_ptr<ForwardPass> draft =
-        TRY(model.begin_draft(*sequence, {next.begin(), next.end()},
+    const PassPtr draft =
+        TRY(model.begin_draft(*sequence, ids.subspan(begin + 1, draft_rows),
                               hidden.first(static_cast<size_t>(draft_rows) * width)));
     TRY(run_to_end(*draft));
     TRY(emit(*draft, *draft_sink));
@@ -85,11 +82,10 @@ Result<std::vector<int32_t>> greedy(Model& model, std::span<const int32_t> ids, 
   while (static_cast<int64_t>(out.size()) < rule.count) {
     const int64_t rows = std::min<int64_t>(step_rows, static_cast<int64_t>(pending.size()));
     const bool is_last = rows == static_cast<int64_t>(pending.size());
-    std::vector<BatchPart> parts;
-    parts.push_back({.sequence = sequence.get(),
-                     .tokens = {pending.begin(), pending.begin() + rows},
-                     .wants_logits = is_last});
-    const std::unique_ptr<ForwardPass> pass = TRY(model.begin(std::move(parts)));
+    const BatchPart part{.sequence = sequence.get(),
+                         .tokens = std::span(pending).first(static_cast<size_t>(rows)),
+                         .wants_logits = is_last};
+    const PassPtr pass = TRY(model.begin({&part, 1}));
     TRY(run_to_end(*pass));
     pending.erase(pending.begin(), pending.begin() + rows);
     if (!is_last) continue;

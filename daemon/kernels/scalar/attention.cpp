@@ -13,8 +13,8 @@ constexpr float infinity = std::bit_cast<float>(0x7f800000u);
 // One key in f32.
 void read_key(const CacheView& cache, int64_t position, float* key) {
   const CacheRow& row = cache.row;
-  const uint8_t* token =
-      cache.blocks[position / cache_block_tokens] + position % cache_block_tokens * row.bytes();
+  const uint8_t* token = cache.blocks[position / cache_block_tokens] + cache.offset +
+                         position % cache_block_tokens * row.bytes();
   const auto* scales = reinterpret_cast<const float*>(token + padded_columns(row.coded));
   for (int64_t i = 0; i < row.coded; ++i) {
     key[i] = static_cast<float>(static_cast<int8_t>(token[i])) * scales[i / group_columns];

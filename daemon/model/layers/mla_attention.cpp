@@ -55,18 +55,16 @@ void make_queries(const Compute& compute, const CheckpointConfig& config,
 class RowAttention {
  public:
   RowAttention(const Compute& compute, const CheckpointConfig& config, int64_t layer,
-               const CacheLayout& layout, std::span<const PassRow> rows, Workspace& workspace)
+               std::span<const PassRow> rows, Workspace& workspace)
       : compute_(compute),
         config_(config),
         layer_(layer),
-        layout_(layout),
         rows_(rows),
         workspace_(workspace),
         row_count_(static_cast<int64_t>(rows.size())),
         threads_(compute.team.thread_count()) {
     grown(workspace.latents, row_count_ * heads_ * latent_);
-    grown(workspace.blocks, threads_);
-    grown(workspace.attention_scratch, threads_);
+    scratch_ = grown_aligned(workspace.attention_scratch, threads_ * scratch_floats_);
   }
 
   void run() {
@@ -98,23 +96,19 @@ class RowAttention {
 
   void attend(int64_t row, int64_t span_begin, int64_t span_end, Heads heads, int64_t thread,
               const AttentionState& state) {
-    std::vector<const uint8_t*>& blocks = workspace_.blocks[thread];
-    rows_[row].sequence->key_blocks(layer_, blocks);
     const AttentionInput input{
         .queries = workspace_.absorbed.data() + row * heads_ * (latent_ + rope_),
         .heads = heads_,
         .latent = latent_,
         .rope = rope_,
-        .cache = {blocks.data(), layout_.key},
+        .cache = rows_[row].sequence->keys(layer_),
         .positions = workspace_.selected_count[row] == 0
                          ? nullptr
                          : workspace_.selected.data() + row * config_.index_topk,
         .key_count = key_count(row),
         .scale = 1.0F / std::sqrt(static_cast<float>(config_.qk_nope_head_dim + rope_))};
-    float* scratch = grown_aligned(workspace_.attention_scratch[thread],
-                                   attention_scratch_floats(heads_, latent_, rope_));
-    compute_.kernels.attend_spans(input, span_begin, span_end, heads.begin, heads.end, scratch,
-                                  state);
+    compute_.kernels.attend_spans(input, span_begin, span_end, heads.begin, heads.end,
+                                  scratch_ + thread * scratch_floats_, state);
   }
 
   float* row_latents(int64_t row) { return workspace_.latents.data() + row * heads_ * latent_; }
@@ -137,14 +131,17 @@ class RowAttention {
   }
 
   void run_spans() {
-    int64_t spans = 0;  // most of any row
-    for (int64_t row = 0; row < row_count_; ++row)
+    int64_t spans = 0, spans_max = 0;  // most of any row: now, and as its sequence grows
+    for (int64_t row = 0; row < row_count_; ++row) {
+      const int64_t keys_max = std::min(rows_[row].sequence->tokens_max(), config_.index_topk);
       spans = std::max(spans, attention_span_count(key_count(row)));
+      spans_max = std::max(spans_max, attention_span_count(keys_max));
+    }
     int64_t groups = 1;
     while (row_count_ * spans * groups < threads_ && groups * 8 < heads_) ++groups;
     const int64_t part_floats = heads_ * (latent_ + 2);
-    float* parts = grown(workspace_.attention_parts, row_count_ * spans * part_floats);
-    AttentionState* states = grown(workspace_.attention_states, row_count_ * spans);
+    float* parts = grown(workspace_.attention_parts, row_count_ * spans_max * part_floats);
+    AttentionState* states = grown(workspace_.attention_states, row_count_ * spans_max);
     for (int64_t i = 0; i < row_count_ * spans; ++i) {
       float* part = parts + i * part_floats;
       states[i] = {.max = part, .sum = part + heads_, .out = part + 2 * heads_};
@@ -170,12 +167,13 @@ class RowAttention {
   const Compute& compute_;
   const CheckpointConfig& config_;
   const int64_t layer_;
-  const CacheLayout& layout_;
   const std::span<const PassRow> rows_;
   Workspace& workspace_;
   const int64_t row_count_, threads_;
   const int64_t heads_ = config_.heads, latent_ = config_.kv_lora_rank;
   const int64_t rope_ = config_.qk_rope_head_dim;
+  const int64_t scratch_floats_ = attention_scratch_floats(heads_, latent_, rope_);
+  float* scratch_ = nullptr;  // [threads][scratch_floats_]
 };
 
 }  // namespace
@@ -208,7 +206,7 @@ void run_attention(const Compute& compute, const CheckpointConfig& config, float
   }
   make_queries(compute, config, weights, row_count, workspace);
   mark(workspace.times, StepPart::projections);
-  RowAttention(compute, config, layer, layout, rows, workspace).run();
+  RowAttention(compute, config, layer, rows, workspace).run();
   mark(workspace.times, StepPart::attention);
 
   float* mixed = grown(workspace.mixed, row_count * heads * v);

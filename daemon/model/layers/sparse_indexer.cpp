@@ -11,17 +11,15 @@ namespace {
 class Selector {
  public:
   Selector(const Compute& compute, const CheckpointConfig& config, int64_t layer,
-           const CacheLayout& layout, std::span<const PassRow> rows, Workspace& workspace)
-      : compute_(compute),
-        config_(config),
-        layer_(layer),
-        layout_(layout),
-        rows_(rows),
-        workspace_(workspace) {
-    grown(workspace.index_scores, threads_);
-    grown(workspace.index_scratch, threads_);
-    grown(workspace.top_scratch, threads_);
-    grown(workspace.blocks, threads_);
+           std::span<const PassRow> rows, Workspace& workspace)
+      : compute_(compute), config_(config), layer_(layer), rows_(rows), workspace_(workspace) {
+    int64_t tokens_max = 0;  // of any sequence, however long it is now
+    for (const PassRow& row : rows) tokens_max = std::max(tokens_max, row.sequence->tokens_max());
+    scores_stride_ = padded_lanes(tokens_max);
+    top_stride_ = top_scratch_ints(tokens_max);
+    scores_ = grown_aligned(workspace.index_scores, threads_ * scores_stride_);
+    scratch_ = grown_aligned(workspace.index_scratch, threads_ * scratch_floats_);
+    top_scratch_ = grown_aligned(workspace.top_scratch, threads_ * top_stride_);
   }
 
   void run() {
@@ -37,21 +35,16 @@ class Selector {
   int64_t visible(int64_t row) const { return rows_[row].position + 1; }
 
   void score(int64_t row, int64_t thread, float* scores, int64_t begin, int64_t end) {
-    const int64_t heads = config_.index_n_heads, width = config_.index_head_dim;
-    std::vector<const uint8_t*>& blocks = workspace_.blocks[thread];
-    rows_[row].sequence->index_blocks(layer_, blocks);
-    float* scratch =
-        grown_aligned(workspace_.index_scratch[thread], index_scratch_floats(heads, width));
-    compute_.kernels.index_scores(
-        workspace_.index_queries.data() + row * heads * width,
-        workspace_.index_weights.data() + row * heads, heads, {blocks.data(), layout_.index_key},
-        1.0F / std::sqrt(static_cast<float>(width)), scratch, scores, begin, end);
+    compute_.kernels.index_scores(workspace_.index_queries.data() + row * heads_ * width_,
+                                  workspace_.index_weights.data() + row * heads_, heads_,
+                                  rows_[row].sequence->index_keys(layer_),
+                                  1.0F / std::sqrt(static_cast<float>(width_)),
+                                  scratch_ + thread * scratch_floats_, scores, begin, end);
   }
 
   void select(int64_t row, int64_t thread, const float* scores) {
-    const int64_t count = visible(row);
-    compute_.kernels.select_top(scores, count, config_.index_topk,
-                                grown(workspace_.top_scratch[thread], top_scratch_ints(count)),
+    compute_.kernels.select_top(scores, visible(row), config_.index_topk,
+                                top_scratch_ + thread * top_stride_,
                                 workspace_.selected.data() + row * config_.index_topk);
   }
 
@@ -60,7 +53,7 @@ class Selector {
       for (int64_t thread = begin; thread < end; ++thread) {
         for (int64_t row = thread; row < static_cast<int64_t>(rows_.size()); row += threads_) {
           if (!is_sparse(row)) continue;
-          float* scores = grown(workspace_.index_scores[thread], visible(row));
+          float* scores = scores_ + thread * scores_stride_;
           score(row, thread, scores, 0, visible(row));
           select(row, thread, scores);
         }
@@ -72,14 +65,14 @@ class Selector {
     const auto row_count = static_cast<int64_t>(rows_.size());
     for (int64_t row = 0; row < row_count; ++row) {
       if (!is_sparse(row)) continue;
-      float* scores = grown(workspace_.index_scores[row], visible(row));
+      float* scores = scores_ + row * scores_stride_;
       compute_.team.run(
           visible(row), cache_block_tokens,
           [&](int64_t begin, int64_t end, int thread) { score(row, thread, scores, begin, end); });
     }
     compute_.team.run(row_count, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t row = begin; row < end; ++row) {
-        if (is_sparse(row)) select(row, thread, workspace_.index_scores[row].data());
+        if (is_sparse(row)) select(row, thread, scores_ + row * scores_stride_);
       }
     });
   }
@@ -87,10 +80,14 @@ class Selector {
   const Compute& compute_;
   const CheckpointConfig& config_;
   const int64_t layer_;
-  const CacheLayout& layout_;
   const std::span<const PassRow> rows_;
   Workspace& workspace_;
   const int64_t threads_ = compute_.team.thread_count();
+  const int64_t heads_ = config_.index_n_heads, width_ = config_.index_head_dim;
+  const int64_t scratch_floats_ = index_scratch_floats(heads_, width_);
+  int64_t scores_stride_ = 0, top_stride_ = 0;
+  float *scores_ = nullptr, *scratch_ = nullptr;  // [threads or, if fewer, rows], [threads]
+  int32_t* top_scratch_ = nullptr;                // [threads]
 };
 
 }  // namespace
@@ -121,10 +118,12 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
     workspace.selected_count[row] = row_is_sparse ? config.index_topk : 0;
     is_sparse = is_sparse || row_is_sparse;
   }
-  if (!is_sparse) return;
-
+  // The buffers of a selection are there before it is one: growing sequences take no memory later.
   float* queries = grown(workspace.index_queries, row_count * heads * width);
   float* head_weights = grown(workspace.index_weights, row_count * heads);
+  Selector selector(compute, config, layer, rows, workspace);
+  if (!is_sparse) return;
+
   multiply(compute, weights.q_b, workspace.rank_rows, queries, heads * width);
   multiply(compute, weights.head_weights, workspace.normed_rows, head_weights, heads);
   const float head_scale = 1.0F / std::sqrt(static_cast<float>(heads));
@@ -136,7 +135,7 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
     }
   }
 
-  Selector(compute, config, layer, layout, rows, workspace).run();
+  selector.run();
 }
 
 }  // namespace glmd
