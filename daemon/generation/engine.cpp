@@ -86,7 +86,7 @@ bool Engine::warm_up() {
 }
 
 bool Engine::is_idle() const {
-  return !prefill_ && scheduler_.choose_decode().empty() && scheduler_.choose_prefill().empty();
+  return !prefill_.forward && !scheduler_.has_runnable();
 }
 
 namespace {
@@ -258,10 +258,11 @@ void Engine::admit_waiting() {
 
 // While a long prompt is on its way, decoding gets about half of the time.
 void Engine::run_decode_pass() {
-  if (prefill_ && prefill_ns_since_decode_ < decode_ns_) return;
+  if (prefill_.forward && prefill_ns_since_decode_ < decode_ns_) return;
   const int64_t begin_ns = clock_.now_ns();
-  decode_ = begin_pass(scheduler_.choose_decode());
-  while (decode_ && !decode_->forward->is_done()) run_layer(decode_);
+  scheduler_.choose_decode(chosen_);
+  begin_pass(decode_);
+  while (decode_.forward && !decode_.forward->is_done()) run_layer(decode_);
   finish_pass(decode_);
   decode_ns_ = clock_.now_ns() - begin_ns;
   prefill_ns_since_decode_ = 0;
@@ -270,89 +271,77 @@ void Engine::run_decode_pass() {
 void Engine::run_prefill_layer() {
   if (has_quit_) return;
   const int64_t begin_ns = clock_.now_ns();
-  if (!prefill_) prefill_ = begin_pass(scheduler_.choose_prefill());
-  if (!prefill_) return;
+  if (!prefill_.forward) {
+    scheduler_.choose_prefill(chosen_);
+    begin_pass(prefill_);
+  }
+  if (!prefill_.forward) return;
   run_layer(prefill_);
-  if (prefill_ && prefill_->forward->is_done()) finish_pass(prefill_);
+  if (prefill_.forward && prefill_.forward->is_done()) finish_pass(prefill_);
   prefill_ns_since_decode_ += clock_.now_ns() - begin_ns;
 }
 
-std::optional<Engine::Pass> Engine::begin_pass(const std::vector<Session*>& sessions) {
-  if (sessions.empty()) return std::nullopt;
-  Pass pass;
-  std::vector<BatchPart> parts;
+void Engine::begin_pass(Pass& pass) {
+  if (chosen_.empty()) return;
+  pass.parts.clear();
+  batch_.clear();
   int64_t rows_left = model_.rows_max();
-  for (Session* session : sessions) {
+  for (Session* session : chosen_) {
     const BatchPart part = session->next_part(rows_left);
     const auto rows = static_cast<int64_t>(part.tokens.size());
     rows_left -= rows;
-    pass.sessions.push_back(session);
-    pass.rows.push_back(rows);
-    pass.wants_logits.push_back(part.wants_logits);
-    parts.push_back(part);
+    pass.parts.push_back({session, rows, part.wants_logits});
+    batch_.push_back(part);
     session->enter_pass();
   }
-  Result<PassPtr> forward = model_.begin(parts);
-  if (!forward.ok()) {
-    retry_alone(pass, forward.error());
-    return std::nullopt;
-  }
+  Result<PassPtr> forward = model_.begin(batch_);
+  if (!forward.ok()) return retry_alone(pass, forward.error());
   pass.forward = std::move(forward).value();
-  return pass;
 }
 
-void Engine::run_layer(std::optional<Pass>& pass) {
-  const Result<void> result = pass->forward->run_layer();
+void Engine::run_layer(Pass& pass) {
+  const Result<void> result = pass.forward->run_layer();
   channel_.beat();
   if (result.ok()) {
-    for (size_t part = 0; part < pass->sessions.size(); ++part) {
-      if (pass->sessions[part] == nullptr) continue;
-      pass->sessions[part]->report_prefill(pass->rows[part], pass->forward->layers_done(),
-                                           model_.shape().layers);
+    for (const PassPart& part : pass.parts) {
+      if (part.session == nullptr) continue;
+      part.session->report_prefill(part.rows, pass.forward->layers_done(), model_.shape().layers);
     }
   } else {
-    Pass failed = std::move(*pass);
-    pass.reset();
-    failed.forward.reset();
-    retry_alone(failed, result.error());
+    pass.forward.reset();
+    retry_alone(pass, result.error());
   }
   handle(channel_.take_commands());
 }
 
-void Engine::finish_pass(std::optional<Pass>& pass) {
-  if (!pass) return;
-  Pass done = std::move(*pass);
-  pass.reset();
-  done.forward->commit();
-  for (size_t part = 0; part < done.sessions.size(); ++part) {
-    Session* session = done.sessions[part];
-    if (session == nullptr) continue;
-    session->leave_pass();
-    if (done.wants_logits[part]) {
-      take_logits(*session, done.forward->logits(static_cast<int64_t>(part)));
+void Engine::finish_pass(Pass& pass) {
+  if (!pass.forward) return;
+  const PassPtr forward = std::move(pass.forward);
+  forward->commit();
+  for (size_t index = 0; index < pass.parts.size(); ++index) {
+    const PassPart& part = pass.parts[index];
+    if (part.session == nullptr) continue;
+    part.session->leave_pass();
+    if (part.wants_logits) take_logits(*part.session, forward->logits(static_cast<int64_t>(index)));
+    if (part.session->is_ended()) {
+      end(*part.session);
+    } else {
+      part.session->passed();
     }
-    if (session->is_ended()) continue;
-    session->passed();
-    done.sessions[part] = nullptr;
-  }
-  done.forward.reset();
-  for (Session* session : done.sessions) {
-    if (session != nullptr) end(*session);
   }
 }
 
 // An error says nothing about whose rows it hit: each of them tries once more by itself.
-void Engine::retry_alone(Pass& pass, const Error& cause) {
+void Engine::retry_alone(const Pass& pass, const Error& cause) {
   ++totals_.passes_failed;
-  log_warning("a pass with {} sessions failed: {}, continuing", pass.sessions.size(),
-              cause.message);
-  for (Session* session : pass.sessions) {
-    if (session == nullptr) continue;
-    session->leave_pass();
-    if (session->must_run_alone()) {
-      fail(*session, "ENGINE", cause.message);
+  log_warning("a pass with {} sessions failed: {}, continuing", pass.parts.size(), cause.message);
+  for (const PassPart& part : pass.parts) {
+    if (part.session == nullptr) continue;
+    part.session->leave_pass();
+    if (part.session->must_run_alone()) {
+      fail(*part.session, "ENGINE", cause.message);
     } else {
-      session->run_alone();
+      part.session->run_alone();
     }
   }
 }
@@ -370,15 +359,16 @@ void Engine::take_logits(Session& session, std::span<const float> logits) {
   totals_.completion_tokens += session.completion_tokens() - tokens_before;
 }
 
-void Engine::drop_from(std::optional<Pass>& pass, Session* session) {
-  if (!pass) return;
-  const auto place = std::find(pass->sessions.begin(), pass->sessions.end(), session);
-  if (place == pass->sessions.end()) return;
-  pass->forward->drop(place - pass->sessions.begin());
-  *place = nullptr;
-  const bool is_empty = std::all_of(pass->sessions.begin(), pass->sessions.end(),
-                                    [](const Session* other) { return other == nullptr; });
-  if (is_empty) pass.reset();
+void Engine::drop_from(Pass& pass, const Session* session) {
+  if (!pass.forward) return;
+  const auto place = std::find_if(pass.parts.begin(), pass.parts.end(),
+                                  [&](const PassPart& part) { return part.session == session; });
+  if (place == pass.parts.end()) return;
+  pass.forward->drop(place - pass.parts.begin());
+  place->session = nullptr;
+  const bool is_empty = std::all_of(pass.parts.begin(), pass.parts.end(),
+                                    [](const PassPart& part) { return part.session == nullptr; });
+  if (is_empty) pass.forward.reset();
 }
 
 void Engine::fail(Session& session, std::string code, std::string message) {

@@ -46,11 +46,14 @@ class Engine {
   void report_status(bool is_urgent = false);  // if it changed; at most every 200 ms unless urgent
 
  private:
+  struct PassPart {
+    Session* session;  // null: dropped
+    int64_t rows;
+    bool wants_logits;
+  };
   struct Pass {
-    PassPtr forward;
-    std::vector<Session*> sessions;  // by part; null: dropped
-    std::vector<int64_t> rows;
-    std::vector<bool> wants_logits;
+    PassPtr forward;  // null: none is under way
+    std::vector<PassPart> parts;
   };
   struct Totals {
     int64_t requests = 0, completed = 0, failed = 0, cancelled = 0;
@@ -89,14 +92,14 @@ class Engine {
   void run_passes();
   void run_decode_pass();
   void run_prefill_layer();
-  std::optional<Pass> begin_pass(const std::vector<Session*>& sessions);
+  void begin_pass(Pass& pass);  // of the chosen sessions, if any
   // One layer, then the commands that came. The pass is gone when it failed or nobody is left in
   // it.
-  void run_layer(std::optional<Pass>& pass);
-  void finish_pass(std::optional<Pass>& pass);
-  void retry_alone(Pass& pass, const Error& cause);
+  void run_layer(Pass& pass);
+  void finish_pass(Pass& pass);
+  void retry_alone(const Pass& pass, const Error& cause);
   void take_logits(Session& session, std::span<const float> logits);
-  void drop_from(std::optional<Pass>& pass, Session* session);
+  void drop_from(Pass& pass, const Session* session);
   void fail(Session& session, std::string code, std::string message);
   void end(Session& session);  // after its Done or Failed
   Json experts_json() const;
@@ -114,8 +117,10 @@ class Engine {
   std::map<RequestId, Preparation> preparations_;
   const int64_t text_bytes_max_;  // a prompt of more is longer than the context
   PromptThread prompt_thread_;
-  std::optional<Pass> decode_, prefill_;
-  int64_t decode_ns_ = 0;  // of the last decode pass
+  Pass decode_, prefill_;
+  std::vector<Session*> chosen_;  // for the next pass
+  std::vector<BatchPart> batch_;  // likewise
+  int64_t decode_ns_ = 0;         // of the last decode pass
   int64_t prefill_ns_since_decode_ = 0;
   std::optional<int64_t> arena_wanted_bytes_;  // until the model has it
   std::optional<int64_t> arena_bytes_;         // since it was first resized

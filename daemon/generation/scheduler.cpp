@@ -85,36 +85,39 @@ bool Scheduler::is_free(const Session& session) const {
 }
 
 bool Scheduler::is_long(const Session& session) const {
-  return session.is_prefilling() && session.pending_rows() > short_prompt_rows;
+  return session.is_prefilling() && session.pending_rows() > std::min(short_prompt_rows, rows_max_);
 }
 
-std::vector<Session*> Scheduler::choose_decode() const {
-  std::vector<Session*> chosen;
+bool Scheduler::has_runnable() const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [this](const Session* session) { return is_free(*session); });
+}
+
+void Scheduler::choose_decode(std::vector<Session*>& chosen) const {
+  chosen.clear();
   int64_t rows = 0;
   for (Session* session : running_) {
     if (!is_free(*session) || is_long(*session)) continue;
-    if (session->must_run_alone()) return {session};
+    if (session->must_run_alone()) return chosen.assign(1, session);
     if (rows + session->pending_rows() > rows_max_) continue;
     rows += session->pending_rows();
     chosen.push_back(session);
   }
-  return chosen;
 }
 
-std::vector<Session*> Scheduler::choose_prefill() const {
-  std::vector<Session*> chosen;
+void Scheduler::choose_prefill(std::vector<Session*>& chosen) const {
+  chosen.clear();
   int64_t rows = 0;
   for (Session* session : running_) {
     if (!is_free(*session) || !is_long(*session)) continue;
     if (session->must_run_alone()) {
-      if (chosen.empty()) return {session};
+      if (chosen.empty()) return chosen.push_back(session);
       continue;
     }
     if (rows == rows_max_) break;
     rows += std::min(session->pending_rows(), rows_max_ - rows);
     chosen.push_back(session);
   }
-  return chosen;
 }
 
 }  // namespace glmd

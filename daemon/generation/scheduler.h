@@ -29,10 +29,11 @@ class Scheduler {
   int64_t active_count() const { return active_count_; }
   int64_t queued_count() const { return static_cast<int64_t>(queue_.size()); }
 
-  // Sessions for the next pass; rows of each: rows_in_pass. Those held or in a pass already are
-  // left out, and one that must run alone comes alone.
-  std::vector<Session*> choose_decode() const;
-  std::vector<Session*> choose_prefill() const;
+  // Is there a session for a pass: neither held nor in one already?
+  bool has_runnable() const;
+  // Those for the next pass; one that must run alone comes alone.
+  void choose_decode(std::vector<Session*>& chosen) const;
+  void choose_prefill(std::vector<Session*>& chosen) const;
 
  private:
   bool is_free(const Session& session) const;

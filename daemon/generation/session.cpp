@@ -36,6 +36,7 @@ void Session::report_position(int64_t position) {
 void Session::admit(std::unique_ptr<SequenceState> sequence, int64_t slot) {
   sequence_ = std::move(sequence);
   slot_ = slot;
+  tokens_.reserve(static_cast<size_t>(tokens_max()));
   reported_ns_ = context_.clock.now_ns();
   context_.channel.send(Accepted{id(), slot, prompt_tokens_, 0});
 }

@@ -56,19 +56,12 @@ class ResidentModel {
                                     Policy::nl4, Policy::q8,
                                     read_reference(setting.model).latent_norm_eps)),
         history_(routing_shape(container_)) {
-    const ModelSizes sizes = model_sizes(container_, /*with_draft=*/true).value();
-    const int64_t tokens = setting.sequences * tokens_max;
-    model = open_model(container_, {.threads = setting.threads,
-                                    .kernels = find_kernels("auto"),
-                                    .arena_bytes = sizes.experts_bytes,
-                                    .kv_pool_bytes = tokens * sizes.kv_bytes_per_token,
-                                    .with_draft = true,
-                                    .look_ahead = setting.look_ahead,
-                                    .observers = {&history_},
-                                    .usage_prior = std::vector<float>(1 << 10, 1.0F)})
-                .value();
-    while (model->warm_up()) {
-    }
+    model = open_for(container_,
+                     {.threads = setting.threads,
+                      .look_ahead = setting.look_ahead,
+                      .is_warm = true,
+                      .observers = {&history_}},
+                     setting.sequences * tokens_max);
     for (int64_t i = 0; i < setting.sequences; ++i) {
       sequences.push_back(model->new_sequence(tokens_max).value());
       std::vector<int32_t> prompt(static_cast<size_t>(40 + i));

@@ -86,24 +86,34 @@ struct RunOptions {
   LookAhead look_ahead = LookAhead::automatic;
   int64_t step_rows = 1 << 12;
   KvFormat kv_format = KvFormat::f16;
+  bool is_warm = false;  // all experts that fit are in memory already
+  std::vector<RoutingObserver*> observers = {};
 };
 
 inline std::unique_ptr<Model> open_for(const Container& container, const RunOptions& options,
                                        int64_t tokens) {
   const ModelSizes sizes = model_sizes(container, true, options.kv_format).value();
-  return open_model(container,
-                    {.threads = options.threads,
-                     .kernels = find_kernels(options.kernels),
-                     .arena_bytes =
-                         std::max(sizes.arena_bytes_min,
-                                  static_cast<int64_t>(options.arena_share *
-                                                       static_cast<double>(sizes.experts_bytes))),
-                     .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
-                     .kv_format = options.kv_format,
-                     .rows_max = options.step_rows,
-                     .with_draft = true,
-                     .look_ahead = options.look_ahead})
-      .value();
+  const CheckpointConfig& shape = container.checkpoint();
+  std::unique_ptr<Model> model =
+      open_model(
+          container,
+          {.threads = options.threads,
+           .kernels = find_kernels(options.kernels),
+           .arena_bytes = std::max(sizes.arena_bytes_min,
+                                   static_cast<int64_t>(options.arena_share *
+                                                        static_cast<double>(sizes.experts_bytes))),
+           .kv_pool_bytes = (tokens + 2 * cache_block_tokens) * sizes.kv_bytes_per_token,
+           .kv_format = options.kv_format,
+           .rows_max = options.step_rows,
+           .with_draft = true,
+           .look_ahead = options.look_ahead,
+           .observers = options.observers,
+           .usage_prior = std::vector<float>(
+               options.is_warm ? (shape.layers + 1) * shape.n_routed_experts : 0, 1.0F)})
+          .value();
+  while (model->warm_up()) {
+  }
+  return model;
 }
 
 struct Logits {
