@@ -21,8 +21,11 @@ std::string line(std::string_view name, int64_t bytes, std::string_view note) {
                      static_cast<double>(bytes) / (1 << 30), note);
 }
 
-int64_t scratch(const MemoryNeeds& needs, int64_t rows) {
-  return passes_at_once * rows * needs.scratch_bytes_per_row;
+int64_t scratch(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t rows) {
+  return passes_at_once * needs.scratch.bytes({.rows = rows,
+                                               .logits = std::min(rows, plan.sessions),
+                                               .threads = needs.threads,
+                                               .tokens = round_up(plan.context_tokens, 64)});
 }
 
 // As long as an eighth of what weights leave allows, where nobody asked for a length.
@@ -33,9 +36,9 @@ int64_t choose_context(const MemoryNeeds& needs, int64_t sessions, int64_t free_
   return std::clamp(affordable / 64 * 64, std::min(context_least, most), most);
 }
 
-int64_t choose_rows(const MemoryNeeds& needs, int64_t free_bytes) {
+int64_t choose_rows(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t free_bytes) {
   int64_t rows = rows_ample;
-  while (rows > rows_least && scratch(needs, rows) > free_bytes / 8) rows /= 2;
+  while (rows > rows_least && scratch(needs, plan, rows) > free_bytes / 8) rows /= 2;
   return rows;
 }
 
@@ -93,14 +96,14 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
 
   const int64_t free_bytes = std::max<int64_t>(
       0, plan.budget_bytes - needs.dense_bytes - plan.reserve_bytes - needs.arena_bytes_min);
-  plan.rows_max = choose_rows(needs, free_bytes);
-  plan.scratch_bytes = scratch(needs, plan.rows_max);
   if (needs.context_tokens && *needs.context_tokens > needs.context_max) {
     return error(ErrorKind::config, "context: the model was made for at most {} tokens, got {}",
                  needs.context_max, *needs.context_tokens);
   }
   plan.context_tokens =
       needs.context_tokens.value_or(choose_context(needs, plan.sessions, free_bytes));
+  plan.rows_max = choose_rows(needs, plan, free_bytes);
+  plan.scratch_bytes = scratch(needs, plan, plan.rows_max);
   plan.kv_bytes = needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
 
   plan.arena_bytes = plan.arena_bytes_min = needs.arena_bytes_min;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/scratch_sizes.h"
 #include "platform/json.h"
 #include "platform/result.h"
 
@@ -21,7 +22,8 @@ struct MemoryNeeds {
   std::vector<MemoryLimit> limits;  // at least one; the smallest is the budget
   int64_t dense_bytes = 0;
   int64_t kv_bytes_per_token = 0;
-  int64_t scratch_bytes_per_row = 0;
+  ScratchSizes scratch;
+  int64_t threads = 1;
   int64_t text_bytes = 0;                 // tokenizer.json and glmd.json, which are kept parsed
   int64_t arena_bytes_min = 0;            // one expert computing, one in flight, of each size
   int64_t experts_bytes = 0;              // more than all is of no use

@@ -5,6 +5,7 @@
 
 #include "memory_sources.h"
 #include "model/families.h"
+#include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
 #include "storage/manifest.h"
@@ -77,7 +78,8 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
   MemoryNeeds needs{.limits = cgroup_limits(),
                     .dense_bytes = sizes.dense_bytes,
                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                    .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                    .scratch = sizes.scratch,
+                    .threads = settings.threads.value_or(physical_core_count()),
                     .text_bytes = kept_text_bytes(container.folder()),
                     .arena_bytes_min = sizes.arena_bytes_min,
                     .experts_bytes = sizes.experts_bytes,

@@ -10,7 +10,6 @@ namespace glmd {
 namespace {
 
 constexpr int64_t gather_grain = 16;
-constexpr int64_t result_floats_max = 16384;  // of one thread at a time: they stay in its cache
 
 // Where each member's rows begin in the group, in panels, and the row of the input behind each.
 // Returns how many rows there are.

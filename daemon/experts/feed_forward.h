@@ -23,6 +23,9 @@ struct MemberPanel {
   int64_t member_row, group_row, count;  // the first among the member's, and the group's rows
 };
 
+// Results of one thread at a time: they stay in its cache.
+constexpr int64_t result_floats_max = 16384;
+
 // Scratch that lives from step to step.
 struct ExpertScratch {
   struct Gathered {

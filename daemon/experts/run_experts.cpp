@@ -7,8 +7,6 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t group_rows_min = 256;
-
 FeedForward matrices_of(const ExpertShape& shape, const ExpertWork& work, const uint8_t* bytes) {
   return {.gate_up = {bytes, shape.width, shape.hidden, shape.format},
           .down = {bytes + expert_down_offset(shape.format, shape.width, shape.hidden),

@@ -13,6 +13,9 @@
 
 namespace glmd {
 
+// Experts in memory are computed in groups of so many rows; the last one may bring more.
+constexpr int64_t group_rows_min = 256;
+
 struct ExpertShape {
   int64_t hidden = 0;  // columns of gate and up, rows of down
   int64_t width = 0;   // rows of gate and of up, columns of down

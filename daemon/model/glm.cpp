@@ -480,18 +480,11 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft,
   sizes.arena_bytes_min = ExpertCache::arena_bytes_min(experts.extents);
   sizes.kv_bytes_per_token = layout.bytes_per_token();
   sizes.context_max = config.max_position;
-  // The buffers of Workspace, activation codes included.
-  const int64_t head_width = config.qk_nope_head_dim + config.qk_rope_head_dim;
-  const int64_t floats =
-      7 * config.hidden_size + 2 * config.q_lora_rank + layout.key.width +
-      config.heads * (2 * head_width + 2 * layout.key.width + 2 * config.kv_lora_rank +
-                      2 * config.v_head_dim) +
-      config.index_n_heads * (config.index_head_dim + 1) + config.index_head_dim +
-      config.index_topk + 2 * config.n_routed_experts +
-      config.experts_per_token * (config.hidden_size + 4) +
-      2 * std::max(config.intermediate_size,
-                   config.moe_intermediate_size * std::max<int64_t>(1, config.n_shared_experts));
-  sizes.scratch_bytes_per_row = floats * static_cast<int64_t>(sizeof(float));
+  const auto is_exact = [](const ExpertShape& shape) {
+    return shape.hidden > 0 && !is_quantised(shape.format);
+  };
+  sizes.scratch = scratch_sizes(
+      config, std::none_of(experts.shapes.begin(), experts.shapes.end(), is_exact), with_draft);
   return sizes;
 }
 

@@ -1,5 +1,5 @@
-// The buffers of one pass, kept from pass to pass so that a step takes no memory. Sized by rows;
-// grow only.
+// The buffers of one pass, kept from pass to pass so that a step takes no memory. They grow only,
+// and scratch_sizes() says how far.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,11 @@
 #include "experts/run_experts.h"
 #include "model/layers/router.h"
 #include "model/linear.h"
+#include "model/scratch_sizes.h"
 #include "model/sequence_state.h"
 #include "model/step_times.h"
 #include "platform/grown.h"
+#include "storage/checkpoint_config.h"
 
 namespace glmd {
 
@@ -80,5 +82,9 @@ struct Workspace {
   std::vector<uint32_t> positions;  // [rows]: for observers of the routing
   std::vector<uint16_t> routed;     // [rows][chosen]: likewise
 };
+
+// What they take at most. `experts_are_quantised`: the routed ones.
+ScratchSizes scratch_sizes(const CheckpointConfig& config, bool experts_are_quantised,
+                           bool with_draft);
 
 }  // namespace glmd

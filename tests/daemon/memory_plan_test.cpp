@@ -15,7 +15,8 @@ MemoryNeeds needs_of_glm52(int64_t budget_bytes) {
   return {.limits = {{"--memory", budget_bytes}},
           .dense_bytes = 12 * gib,
           .kv_bytes_per_token = 95 * 1024,
-          .scratch_bytes_per_row = 2 * mib,
+          .scratch = {.row_bytes = 2 * mib, .thread_bytes = mib, .thread_token_bytes = 12},
+          .threads = 16,
           .arena_bytes_min = 40 * mib,
           .experts_bytes = 19200 * 20 * mib,
           .context_max = 1 << 20};
@@ -67,6 +68,19 @@ TEST(MemoryPlan, more_budget_never_means_a_smaller_context) {
     EXPECT_GE(next, context) << budget;
     context = next;
   }
+}
+
+TEST(MemoryPlan, scratch_is_that_of_two_passes_with_all_threads_and_the_whole_context) {
+  MemoryNeeds needs = needs_of_glm52(64 * gib);
+  needs.context_tokens = 5000;
+  needs.sessions = 3;
+  needs.scratch = {.pass_bytes = 7,
+                   .row_bytes = 1000,
+                   .logits_bytes = 500,
+                   .thread_bytes = 300,
+                   .thread_token_bytes = 12};
+  const int64_t pass = 7 + 512 * 1000 + 3 * 500 + 16 * (300 + 5056 * 12);
+  EXPECT_EQ(plan_memory(needs).value().scratch_bytes, 2 * pass);
 }
 
 TEST(MemoryPlan, settings_are_kept) {

@@ -135,6 +135,60 @@ TEST_P(StepMemory, a_warm_decode_step_takes_nothing_from_the_heap) {
   EXPECT_EQ(allocations.take_text(), "");
 }
 
+// Runs `ids` as one pass from an empty sequence, then the draft layer on it, where there is one.
+void run_pass(Model& model, SequenceState& sequence, std::span<const int32_t> ids, bool with_draft,
+              std::vector<float>& hidden) {
+  sequence.truncate(0);
+  const BatchPart part{.sequence = &sequence, .tokens = ids, .wants_logits = true};
+  PassPtr pass = model.begin({&part, 1}).value();
+  while (!pass->is_done()) ASSERT_TRUE(pass->run_layer().ok());
+  std::copy(pass->hidden(0).begin(), pass->hidden(0).end(), hidden.begin());
+  pass.reset();
+  if (!with_draft) return;
+  const std::span<const float> rows = std::span(hidden).first(ids.size() * hidden.size() / 512);
+  pass = model.begin_draft(sequence, ids, rows).value();
+  ASSERT_TRUE(pass->run_layer().ok());
+}
+
+class ScratchSizesOf : public testing::TestWithParam<std::tuple<std::string, Policy, int>> {};
+
+TEST_P(ScratchSizesOf, a_model_are_what_its_passes_take_at_most) {
+  if (!counts_heap) GTEST_SKIP() << "a sanitizer has a heap of its own";
+  constexpr int64_t tokens_max = 640;
+  const auto& [name, experts, threads] = GetParam();
+  const TemporaryFolder folder;
+  const Container container = convert_and_open(oracle_folder(name), folder / "container", experts,
+                                               Policy::q8, read_reference(name).latent_norm_eps);
+  const CheckpointConfig& shape = container.checkpoint();
+  const ScratchSizes sizes = model_sizes(container, /*with_draft=*/true).value().scratch;
+  const std::unique_ptr<Model> model =
+      open_for(container, {.threads = threads, .is_warm = true}, tokens_max);
+  const std::unique_ptr<SequenceState> sequence = model->new_sequence(tokens_max).value();
+  std::vector<float> hidden(static_cast<size_t>(512 * shape.hidden_size));
+  std::vector<int32_t> ids(512);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 31 % 300);
+
+  take_heap_bytes_max();
+  const int64_t before = heap_count().bytes;
+  for (const int64_t rows : {1, 2, 33, 200, 511, 512}) {  // the last grows all buffers by a row
+    run_pass(*model, *sequence, std::span(ids).first(static_cast<size_t>(rows)),
+             shape.draft_layers == 1, hidden);
+    // A draft layer has logits for every row.
+    const int64_t logits = shape.draft_layers == 1 ? rows : 1;
+    const int64_t said =
+        sizes.bytes({.rows = rows, .logits = logits, .threads = threads, .tokens = tokens_max});
+    const int64_t taken = take_heap_bytes_max() - before;
+    EXPECT_LE(taken, said) << rows << " rows";
+    if (rows < 512) continue;
+    EXPECT_GE(taken, said / 10 * 7) << "a plan would keep too much for scratch";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(settings, ScratchSizesOf,
+                         testing::Combine(testing::Values("base", "odd", "groups"),
+                                          testing::Values(Policy::nl4, Policy::exact),
+                                          testing::Values(1, 3)));
+
 INSTANTIATE_TEST_SUITE_P(settings, StepMemory,
                          testing::Values(Setting{"base", 1, 1, LookAhead::off},
                                          Setting{"base", 2, 1, LookAhead::on},

@@ -11,7 +11,7 @@ namespace glmd {
 
 Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<MemoryLimit> limits,
                                    const EvaluationSize& size) {
-  const ModelSizes sizes = TRY(model_sizes(container, size.with_draft, size.kv_format));
+  ModelSizes sizes = TRY(model_sizes(container, size.with_draft, size.kv_format));
   if (size.context_tokens > sizes.context_max) {
     return error(ErrorKind::usage, "context: the model was made for at most {} tokens, got {}",
                  sizes.context_max, size.context_tokens);
@@ -21,12 +21,14 @@ Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<Memor
                  "--arena: wanted at least {} bytes (two experts of each size), got {}",
                  sizes.arena_bytes_min, *size.arena_bytes);
   }
+  sizes.scratch.row_bytes += sizes.scratch.logits_bytes;  // every row may want them
   // A block more than the context: a sequence and its draft layer may each begin one.
   const int64_t tokens = round_up(size.context_tokens, cache_block_tokens) + cache_block_tokens;
   MemoryPlan plan = TRY(plan_memory({.limits = std::move(limits),
                                      .dense_bytes = sizes.dense_bytes,
                                      .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                                     .scratch_bytes_per_row = sizes.scratch_bytes_per_row,
+                                     .scratch = sizes.scratch,
+                                     .threads = size.threads,
                                      .text_bytes = kept_text_bytes(container.folder()),
                                      .arena_bytes_min = sizes.arena_bytes_min,
                                      .experts_bytes = sizes.experts_bytes,

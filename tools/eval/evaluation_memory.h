@@ -15,6 +15,7 @@ struct EvaluationSize {
   int64_t context_tokens = 0;               // of the longest sequence
   int64_t rows_max = 512;                   // of a pass, at most
   std::optional<int64_t> arena_bytes = {};  // for experts; not given: as many as have room
+  int64_t threads = 1;
   bool with_draft = false;
   KvFormat kv_format = KvFormat::f16;
 };

@@ -71,6 +71,7 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
                                               {.context_tokens = context_tokens,
                                                .rows_max = options.step,
                                                .arena_bytes = options.arena_bytes,
+                                               .threads = options.threads,
                                                .with_draft = with_draft,
                                                .kv_format = kv_format}));
   loaded.step_rows = plan.rows_max;

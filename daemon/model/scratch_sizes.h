@@ -1,0 +1,28 @@
+// What the buffers of one pass take, by what they grow with: for the memory plan.
+#pragma once
+
+#include <cstdint>
+
+namespace glmd {
+
+struct ScratchSizes {
+  struct Use {
+    int64_t rows = 0;     // of the largest pass
+    int64_t logits = 0;   // rows of it that want logits
+    int64_t threads = 0;  // that compute
+    int64_t tokens = 0;   // the most that a sequence may have
+  };
+
+  int64_t pass_bytes = 0;
+  int64_t row_bytes = 0;
+  int64_t logits_bytes = 0;  // of a row
+  int64_t thread_bytes = 0;
+  int64_t thread_token_bytes = 0;
+
+  int64_t bytes(const Use& use) const {
+    return pass_bytes + use.rows * row_bytes + use.logits * logits_bytes +
+           use.threads * (thread_bytes + use.tokens * thread_token_bytes);
+  }
+};
+
+}  // namespace glmd
