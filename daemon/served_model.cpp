@@ -8,6 +8,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "platform/program_memory.h"
 #include "storage/manifest.h"
 #include "text/chat_template.h"
 
@@ -47,14 +48,14 @@ Result<std::string> check_template(const Container& container) {
   return std::string("another than that of GLM-5.2, which glmd renders all the same");
 }
 
-// Said once; the weights are then only as resident as the kernel likes.
-void warn_unlocked(int64_t bytes) {
+// Said once; what is not locked is only as resident as the kernel likes.
+void warn_unlocked(std::string_view what) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
   log_warning(
-      "dense weights: {} bytes are not locked in memory: the limit is {} bytes (LimitMEMLOCK= of "
-      "the unit, ulimit -l), continuing",
-      bytes, static_cast<uint64_t>(limit.rlim_cur));
+      "{} not locked in memory: the limit is {} bytes (LimitMEMLOCK= of the unit, ulimit -l), "
+      "continuing",
+      what, static_cast<uint64_t>(limit.rlim_cur));
 }
 
 Json facts_of(const Container& container, const MemoryPlan& plan, const ServedModelOptions& options,
@@ -149,7 +150,12 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .mirrors = options.mirrors}));
   log_info("experts are read by {}", loaded.model->reader_description());
   const bool has_locked_weights = loaded.model->has_locked_weights();
-  if (!has_locked_weights) warn_unlocked(plan.dense_bytes);
+  const bool has_locked_program = lock_program();
+  if (!has_locked_weights) {
+    warn_unlocked(fmt::format("dense weights: {} bytes are", plan.dense_bytes));
+  } else if (!has_locked_program) {
+    warn_unlocked("program: some of its code is");
+  }
   loaded.tokenizer = std::move(texts.tokenizer);
   loaded.options = {.sessions_max = plan.sessions,
                     .context_tokens = plan.context_tokens,
