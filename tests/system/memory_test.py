@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""glmd makes, shows and keeps the memory plan: what it takes, refuses, and is left by a group."""
+"""glmd makes, shows and keeps the memory plan."""
 
 import json
 import os
@@ -89,95 +89,6 @@ class Commands(unittest.TestCase):
         asked = json.loads(subprocess.check_output(command, timeout=LIMIT_S))
         self.assertEqual(asked["memory"]["context_tokens"], 1024)
         self.assertNotIn("measured", asked)
-
-
-def own_memory_group():
-    """The folder of this process's version 1 memory group, or nothing."""
-    with open("/proc/self/cgroup", encoding="ascii") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if "memory" in controllers.split(","):
-                return "/sys/fs/cgroup/memory" + path
-    return None
-
-
-class ControlGroup(unittest.TestCase):
-    """Needs to make a memory group below its own: root, and version 1 (version 2 forbids groups
-    with both processes and children)."""
-
-    def setUp(self):
-        parent = own_memory_group()
-        self.folder = f"{parent}/glmd-test-{os.getpid()}"
-        try:
-            os.mkdir(self.folder)
-        except (OSError, TypeError) as failure:
-            self.skipTest(f"no memory control group can be made here: {failure}")
-        self.addCleanup(lambda: wait_until(self.remove, "the group to be empty"))
-
-    def remove(self):
-        try:
-            os.rmdir(self.folder)
-        except OSError:
-            return False
-        return True
-
-    def set_limit(self, limit):
-        self.write("memory.limit_in_bytes", limit)
-
-    def write(self, name, value):
-        with open(f"{self.folder}/{name}", "w", encoding="ascii") as file:
-            file.write(str(value))
-
-    def read(self, name):
-        with open(f"{self.folder}/{name}", encoding="ascii") as file:
-            return int(file.read())
-
-    def enter(self):
-        self.write("cgroup.procs", os.getpid())
-
-    def test_a_limit_shrinks_the_plan_instead_of_killing(self):
-        self.set_limit(128 << 20)
-        daemon = Daemon(self).start_ready(preexec_fn=self.enter)
-        log = daemon.read_log()
-        self.assertRegex(log, r"budget +134217728 bytes .*glmd-test-\d+/memory.limit_in_bytes")
-        self.assertLessEqual(total_of(log), 128 << 20)
-        client = daemon.connect()
-        client.submit(1, "word " * 1500, 50, HOT, "seed=1")
-        self.assertEqual(client.answer()[1][0], "DONE")
-        self.assertLessEqual(self.read("memory.max_usage_in_bytes"), 128 << 20)
-
-    def test_a_limit_that_falls_shrinks_the_arena_and_answers_go_on(self):
-        self.set_limit(256 << 20)
-        daemon = Daemon(self).start_ready("--context", "2048", preexec_fn=self.enter)
-        client = daemon.connect()
-        client.submit(1, "word " * 1000, 50, HOT, "seed=1")
-        before, _ = client.answer()
-
-        def lower():
-            try:
-                self.set_limit(self.read("memory.usage_in_bytes") + (2 << 20))
-            except OSError:
-                return False  # busy: not enough could be reclaimed just then
-            return "expert arena:" in daemon.read_log()
-        wait_until(lower, "the arena to shrink")
-        self.assertIn("memory.limit_in_bytes", daemon.read_log().split("expert arena:")[-1])
-
-        def has_shrunk():  # the log says it before the engine does it
-            client.send("STATUS\n")
-            status = json.loads(client.read()[1])["engine"]
-            planned = status["memory"]["arena_bytes"]
-            return status["experts"].get("arena_bytes", planned) < planned
-        wait_until(has_shrunk, "STATUS to show the smaller arena")
-        self.set_limit(256 << 20)
-        client.submit(2, "word " * 1000, 50, HOT, "seed=1")
-        self.assertEqual(client.answer()[0], before)
-
-    def test_below_the_floor_the_group_is_named(self):
-        self.set_limit(32 << 20)
-        result = subprocess.run([GLMD, "--plan"], capture_output=True, text=True, timeout=LIMIT_S,
-                                check=False, preexec_fn=self.enter)
-        self.assertEqual(result.returncode, 75, result.stderr)
-        self.assertIn("memory.limit_in_bytes", result.stderr)
 
 
 if __name__ == "__main__":
