@@ -14,7 +14,7 @@
 namespace glmd {
 
 struct MemoryLimit {
-  std::string name;  // "MemAvailable x 0.88", "/sys/fs/cgroup/a/memory.max"
+  std::string name;  // "MemAvailable x 0.88", "/sys/fs/cgroup/a/memory.max: ..."
   int64_t bytes = 0;
 };
 

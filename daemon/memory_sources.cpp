@@ -101,7 +101,8 @@ std::optional<int64_t> find_number(std::string_view text, std::string_view key, 
   return std::nullopt;
 }
 
-// What a group holds and cannot simply drop: its use without the page cache.
+// What a group holds and cannot simply drop: its use without the page cache and, where version 2
+// tells, the kernel's caches of names and inodes.
 std::optional<int64_t> held_bytes(const std::string& root, const Group& group) {
   const std::string folder = root + group.folder;
   const std::optional<int64_t> used =
@@ -110,7 +111,13 @@ std::optional<int64_t> held_bytes(const std::string& root, const Group& group) {
   const std::string stat = read_pseudo_file(folder + "/memory.stat").value_or("");
   const std::string prefix = group.is_v2 ? "" : "total_";
   return *used - find_number(stat, prefix + "inactive_file ").value_or(0) -
-         find_number(stat, prefix + "active_file ").value_or(0);
+         find_number(stat, prefix + "active_file ").value_or(0) -
+         find_number(stat, "slab_reclaimable ").value_or(0);
+}
+
+std::optional<int64_t> own_anonymous_bytes(const std::string& root) {
+  const std::string own = read_pseudo_file(root + "/proc/self/status").value_or("");
+  return find_number(own, "RssAnon:", 1024);
 }
 
 // A share of the whole, within sensible bounds.
@@ -119,6 +126,8 @@ int64_t low_water(int64_t total_bytes, int64_t divisor, int64_t least, int64_t m
 }
 
 constexpr int64_t mebibyte = 1 << 20;
+// The kernel counts more than is planned (page tables, sockets), and ends who reaches memory.max.
+constexpr int64_t spared_bytes_min = 8 * mebibyte;
 
 void read_pressure(const std::string& root, MemoryReadings& readings) {
   const std::string text = read_pseudo_file(root + "/proc/pressure/memory").value_or("");
@@ -144,8 +153,20 @@ Result<MemoryLimit> available_memory(const std::string& root) {
 }
 
 std::vector<MemoryLimit> cgroup_limits(const std::string& root) {
+  const int64_t own_bytes = own_anonymous_bytes(root).value_or(0);
   std::vector<MemoryLimit> limits;
-  for (const Group& group : memory_groups(root)) add_limits(root, group, limits);
+  for (const Group& group : memory_groups(root)) {
+    std::vector<MemoryLimit> found;
+    add_limits(root, group, found);
+    const int64_t held_bytes_now = found.empty() ? 0 : held_bytes(root, group).value_or(0);
+    const int64_t others_bytes = std::max<int64_t>(0, held_bytes_now - own_bytes);
+    for (const MemoryLimit& limit : found) {
+      const int64_t spared_bytes = std::max(limit.bytes / 100, spared_bytes_min);
+      limits.push_back({fmt::format("{}: {} bytes less {} spared and {} of others", limit.name,
+                                    limit.bytes, spared_bytes, others_bytes),
+                        std::max<int64_t>(0, limit.bytes - spared_bytes - others_bytes)});
+    }
+  }
   return limits;
 }
 
@@ -169,8 +190,7 @@ MemoryReadings read_memory(int64_t plan_bytes, const std::string& root) {
     readings.rooms.push_back(
         {"MemAvailable", *available, low_water(*total, 32, 128 * mebibyte, 2048 * mebibyte)});
   }
-  const std::string own = read_pseudo_file(root + "/proc/self/status").value_or("");
-  if (const std::optional<int64_t> anonymous = find_number(own, "RssAnon:", 1024)) {
+  if (const std::optional<int64_t> anonymous = own_anonymous_bytes(root)) {
     readings.rooms.push_back({"the plan", plan_bytes - *anonymous, 0});
   }
   for (const Group& group : memory_groups(root)) {

@@ -13,7 +13,8 @@ namespace glmd {
 // MemAvailable x 0.88. `root` is put in front of /proc and /sys (tests). An unreadable
 // /proc/meminfo is an error.
 Result<MemoryLimit> available_memory(const std::string& root = "");
-// memory.max and memory.high (v2), memory.limit_in_bytes (v1) of our group and its ancestors.
+// What memory.max and memory.high (v2), memory.limit_in_bytes (v1) of our group and its ancestors
+// leave us: each less what others hold below it, and less a hundredth, at least 8 MiB.
 std::vector<MemoryLimit> cgroup_limits(const std::string& root = "");
 // Of the files in a model's folder that are kept parsed (MemoryNeeds::text_bytes).
 int64_t kept_text_bytes(const std::string& folder);

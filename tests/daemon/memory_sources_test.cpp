@@ -47,21 +47,43 @@ TEST_F(MemorySources, unreadable_meminfo_says_what_to_do) {
   }
 }
 
-TEST_F(MemorySources, every_finite_limit_up_the_path_counts) {
+TEST_F(MemorySources, every_finite_limit_up_the_path_counts_less_a_hundredth) {
   put("/proc/self/cgroup", "0::/system.slice/glmd.service\n");
   put("/sys/fs/cgroup/system.slice/glmd.service/memory.max", "max\n");
-  put("/sys/fs/cgroup/system.slice/glmd.service/memory.high", "3000\n");
-  put("/sys/fs/cgroup/system.slice/memory.max", "5000\n");
+  put("/sys/fs/cgroup/system.slice/glmd.service/memory.high", "3000000000\n");
+  put("/sys/fs/cgroup/system.slice/memory.max", "100000000\n");
   EXPECT_EQ(limits_text(),
-            "/sys/fs/cgroup/system.slice/glmd.service/memory.high=3000\n"
-            "/sys/fs/cgroup/system.slice/memory.max=5000\n");
+            "/sys/fs/cgroup/system.slice/glmd.service/memory.high: 3000000000 bytes less 30000000 "
+            "spared and 0 of others=2970000000\n"
+            "/sys/fs/cgroup/system.slice/memory.max: 100000000 bytes less 8388608 spared and 0 of "
+            "others=91611392\n");
+}
+
+TEST_F(MemorySources, what_others_hold_below_a_limit_is_not_ours) {
+  put("/proc/self/status", "RssAnon:\t     1000 kB\n");
+  put("/proc/self/cgroup", "0::/a/b\n");
+  put("/sys/fs/cgroup/a/memory.max", "1000000000\n");
+  put("/sys/fs/cgroup/a/memory.current", "900000000\n");
+  put("/sys/fs/cgroup/a/memory.stat",
+      "anon 5\ninactive_file 100000000\nactive_file 100000000\nslab_reclaimable 98976000\n");
+  put("/sys/fs/cgroup/a/b/memory.max", "20000000\n");
+  put("/sys/fs/cgroup/a/b/memory.current", "1000\n");
+  EXPECT_EQ(limits_text(),
+            "/sys/fs/cgroup/a/b/memory.max: 20000000 bytes less 8388608 spared and 0 of "
+            "others=11611392\n"
+            "/sys/fs/cgroup/a/memory.max: 1000000000 bytes less 10000000 spared and 600000000 of "
+            "others=390000000\n");
+  put("/sys/fs/cgroup/a/b/memory.max", "1000\n");
+  EXPECT_THAT(limits_text(), HasSubstr("of others=0\n"));
 }
 
 TEST_F(MemorySources, version_1_groups_count_and_its_huge_number_means_none) {
   put("/proc/self/cgroup", "5:cpu:/x\n3:memory:/jobs/a\n");
-  put("/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "7000\n");
+  put("/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "700000000\n");
   put("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_EQ(limits_text(), "/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes=7000\n");
+  EXPECT_EQ(limits_text(),
+            "/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes: 700000000 bytes less 8388608 "
+            "spared and 0 of others=691611392\n");
 }
 
 TEST_F(MemorySources, without_groups_there_is_no_limit) {

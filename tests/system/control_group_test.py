@@ -61,12 +61,12 @@ def make_model():
 class Group:
     """A memory control group below that of this process, or below another one of ours."""
 
-    def __init__(self, test, above=None):
+    def __init__(self, test, above=None, name="test"):
         root, self.version = above.place() if above else own_group()
         limits, self.current, self.peak, self.events = self.version or VERSION_2
         self.limits = limits
         self.unlimited = -1 if self.version is VERSION_1 else "max"
-        self.folder = f"{root}/glmd-test-{os.getpid()}"
+        self.folder = f"{root}/glmd-{name}-{os.getpid()}"
         try:
             os.mkdir(self.folder)
             self.read(self.current)
@@ -117,6 +117,10 @@ class Group:
 
     def enter(self):
         self.write("cgroup.procs", os.getpid())
+
+
+def total_of(log):
+    return int(re.search(r"total +(\d+) bytes", log).group(1))
 
 
 def own_group():
@@ -171,8 +175,8 @@ class Planned(GroupTest):
             group.write(name, limit)
             daemon = self.start()
             log = daemon.read_log()
-            self.assertRegex(log, rf"budget +{limit} bytes .*{group.folder}/{name}\n")
-            total = int(re.search(r"total +(\d+) bytes", log).group(1))
+            self.assertRegex(log, rf"budget +\d+ bytes .*{group.folder}/{name}: {limit} bytes ")
+            total = total_of(log)
             self.assertLessEqual(total, limit)
             clients = [daemon.connect() for _ in range(3)]
             for seed, client in enumerate(clients):
@@ -188,6 +192,21 @@ class Planned(GroupTest):
             daemon.terminate()
             group.write(name, group.unlimited)
 
+    def test_what_others_hold_below_the_same_limit_is_not_planned(self):
+        other = Group(self, self.above, "other")
+        limit = 320 * MIB
+        self.above.write(self.above.limits[0], limit)
+        held = f"held = bytearray({128 * MIB}); print(flush=True); import sys; sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, preexec_fn=other.enter) as process:
+            process.stdout.readline()
+            daemon = self.start()
+            self.assertLessEqual(total_of(daemon.read_log()), limit - 128 * MIB)
+            self.answer()
+            self.assertEqual(self.above.oom_kills(), 0)
+            daemon.terminate()
+            process.stdin.close()
+
     def test_below_the_floor_every_term_of_the_sum_is_printed_and_nothing_starts(self):
         for group, name in self.limits():
             group.write(name, 48 * MIB)
@@ -196,8 +215,7 @@ class Planned(GroupTest):
                                         capture_output=True, text=True, timeout=LIMIT_S,
                                         check=False, preexec_fn=self.group.enter)
                 self.assertEqual(result.returncode, 75, result.stderr)
-                self.assertIn(f"got {48 * MIB}", result.stderr)
-                self.assertIn(f"{group.folder}/{name}", result.stderr)
+                self.assertIn(f"{group.folder}/{name}: {48 * MIB} bytes", result.stderr)
                 for term in ("budget", "dense weights", "KV cache", "scratch", "reserve",
                              "expert arena", "total", "remedy"):
                     self.assertIn(term, result.stderr)
