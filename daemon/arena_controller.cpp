@@ -21,6 +21,11 @@ int64_t spare_bytes(const MemoryRoom& room) {
   return room.free_bytes - room.low_bytes;
 }
 
+std::string say(const MemoryRoom& room, int64_t coming) {
+  const std::string left = fmt::format("{}: {} bytes are left", room.name, room.free_bytes);
+  return coming > 0 ? fmt::format("{} for {} more", left, coming) : left;
+}
+
 }  // namespace
 
 int64_t ArenaController::update(const MemoryReadings& readings) {
@@ -29,7 +34,9 @@ int64_t ArenaController::update(const MemoryReadings& readings) {
       readings.rooms.begin(), readings.rooms.end(),
       [](const MemoryRoom& a, const MemoryRoom& b) { return spare_bytes(a) < spare_bytes(b); });
   const bool has_room = tightest != readings.rooms.end();
-  const int64_t spare = has_room ? spare_bytes(*tightest) : INT64_MAX;
+  const int64_t coming = coming_bytes(readings);
+  const int64_t spare = has_room ? spare_bytes(*tightest) - coming : INT64_MAX;
+  const bool is_short = spare < -std::max<int64_t>(0, coming);  // now, not when it is full
   const bool is_pressed =
       readings.some_percent > pressed_some_percent || readings.full_percent > pressed_full_percent;
   if (spare < 0 || is_pressed || readings.some_percent > calm_some_percent) disturbed_ms_ = now_ms_;
@@ -37,8 +44,7 @@ int64_t ArenaController::update(const MemoryReadings& readings) {
   const int64_t since_change_ms = now_ms_ - changed_ms_;
   if (spare < 0) {
     if (since_change_ms < shortage_settles_ms) return target_bytes_;
-    shrink(std::max(step_bytes(), -spare),
-           fmt::format("{}: {} bytes are left", tightest->name, tightest->free_bytes));
+    shrink(is_short ? std::max(step_bytes(), -spare) : -spare, say(*tightest, coming));
   } else if (is_pressed) {
     if (since_change_ms < pressure_settles_ms) return target_bytes_;
     shrink(step_bytes(), fmt::format("memory pressure: some {:.0f} %, full {:.0f} %",
@@ -50,6 +56,12 @@ int64_t ArenaController::update(const MemoryReadings& readings) {
     if (spare / 2 >= bytes) grow(bytes);
   }
   return target_bytes_;
+}
+
+// What we take yet if nothing changes, or, below zero, give back.
+int64_t ArenaController::coming_bytes(const MemoryReadings& readings) const {
+  const int64_t others = std::max<int64_t>(0, readings.anonymous_bytes - readings.expert_bytes);
+  return target_bytes_ - readings.expert_bytes + std::max<int64_t>(0, other_bytes_ - others);
 }
 
 void ArenaController::shrink(int64_t bytes, std::string reason) {

@@ -81,7 +81,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   };
   EngineThread engine(load, channel, clock);
   const MemoryWatch watch(
-      ArenaController(plan.arena_bytes_min, plan.arena_bytes),
+      ArenaController(plan.arena_bytes_min, plan.arena_bytes,
+                      plan.dense_bytes + plan.kv_bytes + plan.scratch_bytes),
       [total_bytes = plan.total_bytes()] { return read_memory(total_bytes); }, channel);
   Result<void> served = server->run();
   channel.send(Quit{});

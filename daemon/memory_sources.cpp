@@ -191,6 +191,7 @@ MemoryReadings read_memory(int64_t plan_bytes, const std::string& root) {
         {"MemAvailable", *available, low_water(*total, 32, 128 * mebibyte, 2048 * mebibyte)});
   }
   if (const std::optional<int64_t> anonymous = own_anonymous_bytes(root)) {
+    readings.anonymous_bytes = *anonymous;
     readings.rooms.push_back({"the plan", plan_bytes - *anonymous, 0});
   }
   for (const Group& group : memory_groups(root)) {

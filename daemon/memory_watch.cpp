@@ -29,7 +29,9 @@ void MemoryWatch::run() {
   const SteadyClock clock;
   while (wait_for_next()) {
     const int64_t before = controller_.target_bytes();
+    const int64_t expert_bytes = channel_.expert_bytes();
     MemoryReadings readings = read_();
+    readings.expert_bytes = expert_bytes;
     readings.now_ms = clock.now_ns() / 1'000'000;
     const int64_t target = controller_.update(readings);
     if (target == before) continue;

@@ -176,6 +176,7 @@ void ExpertCache::shrink(SizeClass& size_class, int64_t slot_count) {
     if (slot < 0) slot = take_victim(size_class, -1);
     if (slot < 0) return;
     slots_[slot].state = State::given_back;
+    if (std::exchange(slots_[slot].is_held, false)) held_bytes_ -= size_class.bytes;
     arena_.give_back({slots_[slot].bytes, static_cast<size_t>(size_class.bytes)});
     --size_class.slot_count;
   }
@@ -442,6 +443,7 @@ void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
   slot.state = State::loading;
   slot.purpose = purpose;
   slot.is_let_go = slot.is_cancelled = slot.is_warming = slot.was_reread = false;
+  if (!std::exchange(slot.is_held, true)) held_bytes_ += classes_[slot.size_class].bytes;
   add_to_counts(slot, 1);
   entries_[expert].slot = index;
 }

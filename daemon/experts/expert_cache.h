@@ -143,7 +143,8 @@ class ExpertCache {
   // After as many tokens a use counts half: chosen once, for the arena of create().
   double half_life_tokens() const { return half_life_tokens_; }
   const ExpertCacheStats& stats() const { return stats_; }
-  int64_t slot_count() const;  // that have memory
+  int64_t slot_count() const;                         // that may take memory
+  int64_t held_bytes() const { return held_bytes_; }  // of slots that took it: were read into
   int64_t resident_count() const;
 
  private:
@@ -162,6 +163,7 @@ class ExpertCache {
     bool is_cancelled = false;  // staged: no longer wanted, completion outstanding
     bool is_warming = false;    // staged: resident as soon as it is whole
     bool was_reread = false;
+    bool is_held = false;  // has pages
   };
   struct Entry {
     ExpertExtent extent;
@@ -237,6 +239,7 @@ class ExpertCache {
   int64_t warming_count_ = 0;
   int64_t reading_count_ = 0;  // all
   int64_t reading_since_ns_ = 0;
+  int64_t held_bytes_ = 0;
   SteadyClock clock_;
   ExpertCacheStats stats_;
 };

@@ -1,4 +1,4 @@
-// Where the loop thread and the compute thread meet: two queues of values and one counter. The only
+// Where the loop thread and the compute thread meet: two queues of values and two numbers. The only
 // lock between them. Commands are bounded by what the server admits (limits.h), events by what
 // sessions may have outstanding; so neither side ever waits for room.
 #pragma once
@@ -21,7 +21,9 @@ class Channel {
   // safe from any thread.
   void set_wake_loop(std::function<void()> wake_loop);
 
-  void send(Command command);  // thread: any
+  // Thread: any.
+  void send(Command command);
+  int64_t expert_bytes() const { return expert_bytes_.load(std::memory_order_relaxed); }
 
   // Thread: loop.
   std::vector<Event> take_events();
@@ -34,7 +36,11 @@ class Channel {
   std::vector<Command> take_commands();      // never waits
   std::vector<Command> wait_for_commands();  // sleeps until there is one
   void send(Event event);
-  void beat() { heartbeat_.fetch_add(1, std::memory_order_relaxed); }  // once a layer
+  // Once a layer, with the memory that experts take by now.
+  void beat(int64_t expert_bytes = 0) {
+    heartbeat_.fetch_add(1, std::memory_order_relaxed);
+    expert_bytes_.store(expert_bytes, std::memory_order_relaxed);
+  }
 
  private:
   std::mutex mutex_;
@@ -43,6 +49,7 @@ class Channel {
   std::deque<Event> events_;
   std::function<void()> wake_loop_;
   std::atomic<uint64_t> heartbeat_{0};
+  std::atomic<int64_t> expert_bytes_{0};
   std::atomic<bool> is_idle_{false};
 };
 

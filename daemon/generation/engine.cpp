@@ -81,8 +81,9 @@ void Engine::run_passes() {
 }
 
 bool Engine::warm_up() {
-  channel_.beat();
-  return model_.warm_up();
+  const bool has_more = model_.warm_up();
+  channel_.beat(model_.experts_held_bytes());
+  return has_more;
 }
 
 bool Engine::is_idle() const {
@@ -216,6 +217,7 @@ void Engine::handle(ResizeExperts& resize) {
 void Engine::resize_experts() {
   if (!arena_wanted_bytes_) return;
   arena_bytes_ = model_.resize_experts(*arena_wanted_bytes_);
+  channel_.beat(model_.experts_held_bytes());
   if (*arena_bytes_ <= *arena_wanted_bytes_) arena_wanted_bytes_.reset();
 }
 
@@ -301,7 +303,7 @@ void Engine::begin_pass(Pass& pass) {
 
 void Engine::run_layer(Pass& pass) {
   const Result<void> result = pass.forward->run_layer();
-  channel_.beat();
+  channel_.beat(model_.experts_held_bytes());
   if (result.ok()) {
     for (const PassPart& part : pass.parts) {
       if (part.session == nullptr) continue;

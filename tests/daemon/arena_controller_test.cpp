@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t floor_bytes = 100, plan_bytes = 1600, step = 100;
 
-// A machine with one limit whose free bytes follow the arena, second by second.
+// A machine with one limit whose free bytes follow the arena, which is full, second by second.
 class Machine {
  public:
   // The limit leaves `others_free` bytes beside a whole arena.
@@ -27,6 +27,7 @@ class Machine {
       controller_.update({.now_ms = now_ms_,
                           .some_percent = some_,
                           .full_percent = full_,
+                          .expert_bytes = controller_.target_bytes(),
                           .rooms = {{"limit", free_bytes, 20}}});
     }
     return controller_.target_bytes();
@@ -69,6 +70,42 @@ TEST(ArenaController, a_small_shortage_takes_a_whole_step_and_never_swings) {
   EXPECT_LE(changes, 4);
 }
 
+TEST(ArenaController, what_the_engine_has_not_given_back_yet_is_not_taken_again) {
+  ArenaController controller(floor_bytes, plan_bytes);
+  MemoryReadings readings{.expert_bytes = plan_bytes, .rooms = {{"limit", -700, 20}}};
+  for (readings.now_ms = 1; readings.now_ms < 100'000; readings.now_ms += 1000) {
+    EXPECT_EQ(controller.update(readings), plan_bytes - 720);
+  }
+  readings.rooms[0].free_bytes = -800;
+  EXPECT_EQ(controller.update(readings), plan_bytes - 820) << "more is missing: a whole step";
+}
+
+TEST(ArenaController, an_arena_that_is_not_full_takes_no_more_than_fits) {
+  ArenaController controller(floor_bytes, plan_bytes);
+  MemoryReadings readings{.now_ms = 1, .expert_bytes = 300, .rooms = {{"limit", 1320, 20}}};
+  EXPECT_EQ(controller.update(readings), plan_bytes);
+  readings = {.now_ms = 1001, .expert_bytes = 310, .rooms = {{"limit", 1300, 20}}};
+  EXPECT_EQ(controller.update(readings), plan_bytes - 10) << "what does not fit, not a step";
+  EXPECT_EQ(controller.reason(), "limit: 1300 bytes are left for 1290 more");
+  readings = {.now_ms = 5001, .expert_bytes = 310, .rooms = {{"limit", 10, 20}}};
+  EXPECT_EQ(controller.update(readings), 300) << "already short: what is there shrinks too";
+}
+
+TEST(ArenaController, room_for_weights_and_conversations_is_kept) {
+  ArenaController controller(floor_bytes, plan_bytes, 500);
+  MemoryReadings readings{.now_ms = 1,
+                          .anonymous_bytes = 400,
+                          .expert_bytes = 300,
+                          .rooms = {{"limit", 1300 + 400, 0}}};
+  EXPECT_EQ(controller.update(readings), plan_bytes) << "400 of the 500 are yet to come";
+  readings.now_ms = 1001;
+  readings.rooms[0].free_bytes -= 30;
+  EXPECT_EQ(controller.update(readings), plan_bytes - 30);
+  readings.now_ms = 5001;
+  readings.anonymous_bytes = 2000;
+  EXPECT_EQ(controller.update(readings), plan_bytes - 30) << "more than planned is no room";
+}
+
 TEST(ArenaController, it_stops_at_the_floor) {
   Machine machine(-1'000'000);
   EXPECT_EQ(machine.run(100), floor_bytes);
@@ -107,19 +144,23 @@ TEST(ArenaController, a_little_pressure_keeps_things_as_they_are) {
 TEST(ArenaController, the_tightest_of_several_limits_decides) {
   ArenaController controller(floor_bytes, plan_bytes);
   const MemoryReadings readings{
-      .now_ms = 1, .rooms = {{"wide", 10'000, 0}, {"narrow", 10, 60}, {"other", 50, 0}}};
+      .now_ms = 1,
+      .expert_bytes = plan_bytes,
+      .rooms = {{"wide", 10'000, 0}, {"narrow", 10, 60}, {"other", 50, 0}}};
   EXPECT_EQ(controller.update(readings), plan_bytes - step);
   EXPECT_EQ(controller.reason(), "narrow: 10 bytes are left");
 }
 
 TEST(ArenaController, whatever_happens_it_stays_between_floor_and_plan) {
   std::mt19937 random(7);
-  ArenaController controller(floor_bytes, plan_bytes);
+  ArenaController controller(floor_bytes, plan_bytes, 700);
   MemoryReadings readings;
   for (int i = 0; i < 100'000; ++i) {
     readings.now_ms += random() % 20'000;
     readings.some_percent = random() % 3 == 0 ? 30 : 0;
     readings.full_percent = random() % 5 == 0 ? 30 : 0;
+    readings.expert_bytes = static_cast<int64_t>(random() % (2 * plan_bytes));
+    readings.anonymous_bytes = static_cast<int64_t>(random() % (3 * plan_bytes));
     readings.rooms = {{"a", static_cast<int64_t>(random() % 4000) - 1000, 100}};
     const int64_t target = controller.update(readings);
     ASSERT_GE(target, floor_bytes);

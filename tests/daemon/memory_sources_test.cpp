@@ -114,6 +114,7 @@ TEST_F(MemorySources, readings_tell_what_is_left_of_every_limit) {
   EXPECT_EQ(rooms_text(readings),
             "MemAvailable=4096000\nthe plan=10240\n"
             "/sys/fs/cgroup/a/b/memory.high=-100000\n/sys/fs/cgroup/a/memory.max=400000\n");
+  EXPECT_EQ(readings.anonymous_bytes, 100 * 1024);
   EXPECT_EQ(readings.some_percent, 0) << "a kernel without pressure stall information";
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 TEST(MemoryWatch, tells_the_engine_of_a_shortage_once) {
   Channel channel;
+  channel.beat(1600);
   const auto read = [] { return MemoryReadings{.rooms = {{"limit", -700, 0}}}; };
   const MemoryWatch watch(ArenaController(100, 1600), read, channel, 1);
   const std::vector<Command> commands = channel.wait_for_commands();
@@ -16,6 +17,7 @@ TEST(MemoryWatch, tells_the_engine_of_a_shortage_once) {
 
 TEST(MemoryWatch, is_silent_where_there_is_room_and_ends_at_once) {
   Channel channel;
+  channel.beat(1600);
   std::atomic<int> readings{0};
   {
     const auto read = [&] {

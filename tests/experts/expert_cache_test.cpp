@@ -168,14 +168,18 @@ TEST(ExpertCache, a_history_is_a_prior_and_uses_are_counted) {
 
 TEST(ExpertCache, shrinking_evicts_the_coldest_and_growing_takes_the_memory_again) {
   Rig rig(16, 8, 8);
+  EXPECT_EQ(rig.cache.held_bytes(), 0);
   rig.run({0, 1, 2, 3, 4, 5, 6, 7});
   rig.run({1, 4, 6}, 5);
+  EXPECT_EQ(rig.cache.held_bytes(), 8 * expert_size);
   EXPECT_EQ(rig.cache.resize(3 * expert_size), 3 * expert_size);
   EXPECT_EQ(rig.cache.slot_count(), 3);
+  EXPECT_EQ(rig.cache.held_bytes(), 3 * expert_size);
   for (const int32_t expert : {1, 4, 6}) EXPECT_TRUE(rig.is_here(expert)) << expert;
   EXPECT_EQ(rig.cache.resize(0), 2 * expert_size) << "the floor";
   rig.run({8, 9, 10});
   EXPECT_EQ(rig.cache.resize(100 * expert_size), 8 * expert_size) << "what was reserved";
+  EXPECT_EQ(rig.cache.held_bytes(), 2 * expert_size) << "taken when read into";
   rig.run({0, 1, 2, 3, 4, 5, 6, 7});
   EXPECT_EQ(rig.cache.resident_count(), 8);
 }

@@ -262,6 +262,21 @@ class Lowered(ChangedLimit):
     def test_a_memory_high_far_below_what_is_held_is_reached(self):
         self.fall_far(self.group)
         self.assertLess(self.arena_bytes(), self.full_bytes - 64 * MIB)
+        # What the kernel keeps it from giving back at once is not taken twice.
+        self.assertGreater(self.arena_bytes(), self.full_bytes - 112 * MIB)
+
+
+class Cold(GroupTest):
+    def test_a_limit_lowered_before_the_arena_is_full_bounds_what_it_takes(self):
+        for group in (self.group, self.above):
+            daemon = self.start("--memory", "320M")
+            group.write(group.limits[0], group.held_bytes() + 96 * MIB)
+            wait_until(lambda: "expert arena:" in daemon.read_log(), "the arena to be bounded", 20)
+            self.answer()
+            self.assertEqual(group.oom_kills(), 0)
+            self.assertLessEqual(int(group.read(group.peak)), 320 * MIB)
+            daemon.terminate()
+            group.write(group.limits[0], group.unlimited)
 
 
 class Raised(ChangedLimit):
