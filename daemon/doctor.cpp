@@ -9,19 +9,30 @@ namespace {
 using Findings = std::vector<Finding>;
 
 constexpr int64_t gibibyte = int64_t{1} << 30;
-constexpr uint32_t may_read = 4, may_write = 2, may_enter = 1;
 
 double gigabytes(double bytes) {
   return bytes / 1e9;
 }
 
-// By permission bits alone; access control lists may say otherwise.
-bool may(const Identity& identity, const FileFact& file, uint32_t wanted) {
-  if (identity.uid == 0) return true;
+bool may(const FileFact& file, uint32_t wanted) {
+  return (file.rights & wanted) == wanted;
+}
+
+// Whether permission bits are what forbids it: otherwise changing them is no remedy.
+bool is_forbidden_by_mode(const Identity& identity, const FileFact& file, uint32_t wanted) {
   const auto is_in_group =
       std::find(identity.groups.begin(), identity.groups.end(), file.gid) != identity.groups.end();
   const uint32_t shift = identity.uid == file.uid ? 6 : is_in_group ? 3 : 0;
-  return (file.mode >> shift & wanted) == wanted;
+  return identity.uid != 0 && (file.mode >> shift & wanted) != wanted;
+}
+
+std::string remedy_for(const Identity& identity, const FileFact& file, uint32_t wanted) {
+  if (!is_forbidden_by_mode(identity, file, wanted)) {
+    return fmt::format("getfacl {} and findmnt -T {} tell what forbids it", file.path, file.path);
+  }
+  if ((wanted & may_write) != 0) return fmt::format("chown {} {}", identity.name, file.path);
+  if ((wanted & may_read) != 0) return fmt::format("chmod a+r {}", file.path);
+  return fmt::format("chmod o+x {}, or another place", file.path);
 }
 
 void examine_processor(const MachineFacts& facts, Findings& findings) {
@@ -124,26 +135,24 @@ void examine_access(const MachineFacts& facts, const PlaceFact& place, Findings&
       return;
     }
     const uint32_t wanted = may_enter | (is_place && place.is_written ? may_write : 0);
-    if (!may(identity, folder, wanted)) {
+    if (!may(folder, wanted)) {
       findings.push_back(
           {place.is_required ? Severity::error : Severity::warning, ErrorKind::denied,
            fmt::format("{}: user {} may not {} {} (mode {:04o}, owner {})", place.purpose,
                        identity.name, is_place && place.is_written ? "write in" : "enter",
                        folder.path, folder.mode, folder.uid),
-           is_place && place.is_written
-               ? fmt::format("chown {} {}", identity.name, folder.path)
-               : fmt::format("chmod o+x {}, or another place", folder.path)});
+           remedy_for(identity, folder, wanted)});
       return;
     }
   }
   for (const FileFact& file : place.contents) {
-    if (file.exists && may(identity, file, may_read)) continue;
+    if (file.exists && may(file, may_read)) continue;
     findings.push_back(
         {Severity::error, file.exists ? ErrorKind::denied : ErrorKind::not_found,
          file.exists ? fmt::format("{}: user {} may not read {} (mode {:04o}, owner {})",
                                    place.purpose, identity.name, file.path, file.mode, file.uid)
                      : fmt::format("{}: {} does not exist", place.purpose, file.path),
-         file.exists ? fmt::format("chmod a+r {}", file.path) : ""});
+         file.exists ? remedy_for(identity, file, may_read) : ""});
     return;  // the others are likely the same
   }
 }

@@ -23,10 +23,14 @@ struct Identity {
   std::vector<gid_t> groups;
 };
 
+// What the kernel lets the identity do with a file: R_OK, W_OK, X_OK of <unistd.h> together.
+constexpr uint32_t may_read = 4, may_write = 2, may_enter = 1;
+
 struct FileFact {
   std::string path;
   bool exists = false;
-  uint32_t mode = 0;  // permission bits
+  uint32_t rights = 0;  // with access control lists and how it is mounted
+  uint32_t mode = 0;    // permission bits
   uid_t uid = 0;
   gid_t gid = 0;
 };

@@ -1,10 +1,13 @@
 #include "doctor_facts.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -86,7 +89,42 @@ std::string name_of_file_system(int64_t type) {
   return fmt::format("file system {:#x}", type);
 }
 
-FileFact fact_of(const std::string& path) {
+// While it lives, the kernel judges what this thread does with files as that of somebody else. Only
+// this thread: the C library's setgroups() would change all of them.
+class ActingAs {
+ public:
+  explicit ActingAs(const Identity& identity)
+      : uid_(geteuid()), gid_(getegid()), groups_(static_cast<size_t>(::getgroups(0, nullptr))) {
+    if (identity.uid == uid_ || identity.groups.empty()) return;
+    ::getgroups(static_cast<int>(groups_.size()), groups_.data());
+    is_acting_ = ::syscall(SYS_setgroups, identity.groups.size(), identity.groups.data()) == 0;
+    if (!is_acting_) return;
+    ::setfsgid(identity.groups.front());
+    ::setfsuid(identity.uid);
+  }
+  ~ActingAs() {
+    if (!is_acting_) return;
+    ::setfsuid(uid_);
+    ::setfsgid(gid_);
+    CHECK(::syscall(SYS_setgroups, groups_.size(), groups_.data()) == 0);
+  }
+  ActingAs(const ActingAs&) = delete;
+  ActingAs& operator=(const ActingAs&) = delete;
+
+  // The only way to ask is to set what is no user.
+  static bool is_possible(const Identity& identity) {
+    const ActingAs acting(identity);
+    return static_cast<uid_t>(::setfsuid(static_cast<uid_t>(-1))) == identity.uid;
+  }
+
+ private:
+  uid_t uid_;
+  gid_t gid_;
+  std::vector<gid_t> groups_;
+  bool is_acting_ = false;
+};
+
+FileFact fact_of(const std::string& path, const Identity& identity) {
   FileFact fact;
   fact.path = path;
   struct stat status {};
@@ -95,6 +133,13 @@ FileFact fact_of(const std::string& path) {
   fact.mode = status.st_mode & 07777;
   fact.uid = status.st_uid;
   fact.gid = status.st_gid;
+  const ActingAs acting(identity);
+  for (const uint32_t right : {may_read, may_write, may_enter}) {
+    // AT_EACCESS: as who acts, not as who started the program.
+    if (::faccessat(AT_FDCWD, path.c_str(), static_cast<int>(right), AT_EACCESS) == 0) {
+      fact.rights |= right;
+    }
+  }
   return fact;
 }
 
@@ -119,7 +164,9 @@ TokenCost cost_of(const Container& container, int64_t dense_bytes) {
 
 void add_container(const Container& container, MachineFacts& facts) {
   PlaceFact& model = facts.places.front();
-  for (const std::string& file : container.files()) model.contents.push_back(fact_of(file));
+  for (const std::string& file : container.files()) {
+    model.contents.push_back(fact_of(file, facts.identity));
+  }
   facts.model_file_count = std::ssize(container.files());
   if (!container.files().empty()) {
     const Result<File> file = File::open_direct(container.files().front());
@@ -157,23 +204,25 @@ MachineFacts gather_machine(const Settings& settings, const std::string& root) {
   facts.identity = own_identity();
   const passwd* service = geteuid() == 0 ? getpwnam(service_user) : nullptr;
   if (service != nullptr) {
-    facts.identity = identity_of(*service);
-    facts.is_service = true;
+    Identity identity = identity_of(*service);
+    facts.is_service = ActingAs::is_possible(identity);
+    if (facts.is_service) facts.identity = std::move(identity);
   }
-  PlaceFact socket =
-      gather_place("socket", std::filesystem::path(settings.socket).parent_path().string());
+  PlaceFact socket = gather_place(
+      "socket", std::filesystem::path(settings.socket).parent_path().string(), facts.identity);
   socket.is_required = false;
   // systemd makes the service's socket and hands it over.
   socket.is_written = !facts.is_service && std::getenv("LISTEN_FDS") == nullptr;
   facts.places.push_back(std::move(socket));
-  PlaceFact state = gather_place("state", settings.state_directory.value_or(service_state_folder));
+  PlaceFact state = gather_place("state", settings.state_directory.value_or(service_state_folder),
+                                 facts.identity);
   state.is_required = false;
   state.is_written = facts.is_service || settings.state_directory;
   facts.places.push_back(std::move(state));
   return facts;
 }
 
-PlaceFact gather_place(std::string purpose, const std::string& path) {
+PlaceFact gather_place(std::string purpose, const std::string& path, const Identity& identity) {
   PlaceFact place;
   place.purpose = std::move(purpose);
   std::error_code failure;
@@ -182,9 +231,9 @@ PlaceFact gather_place(std::string purpose, const std::string& path) {
   std::filesystem::path folder;
   for (const auto& part : whole) {
     folder /= part;
-    place.folders.push_back(fact_of(folder.string()));
+    place.folders.push_back(fact_of(folder.string(), identity));
   }
-  if (place.folders.empty()) place.folders.push_back(fact_of(path));
+  if (place.folders.empty()) place.folders.push_back(fact_of(path, identity));
   struct statfs status {};
   if (::statfs(whole.c_str(), &status) == 0) {
     place.file_system = name_of_file_system(static_cast<int64_t>(status.f_type));
@@ -196,7 +245,7 @@ PlaceFact gather_place(std::string purpose, const std::string& path) {
 MachineFacts gather_facts(const Settings& settings, const std::string& model_folder,
                           const Result<Container>& container) {
   MachineFacts facts = gather_machine(settings);
-  facts.places.insert(facts.places.begin(), gather_place("model", model_folder));
+  facts.places.insert(facts.places.begin(), gather_place("model", model_folder, facts.identity));
   if (!container.ok()) {
     facts.plan_error = container.error();
     return facts;

@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -19,8 +24,8 @@ using testing::Not;
 
 constexpr int64_t gib = int64_t{1} << 30;
 
-FileFact file(std::string path, uint32_t mode, uid_t uid = 0, gid_t gid = 0) {
-  return {.path = std::move(path), .exists = true, .mode = mode, .uid = uid, .gid = gid};
+FileFact file(std::string path, uint32_t mode, uint32_t rights = may_read | may_enter) {
+  return {.path = std::move(path), .exists = true, .rights = rights, .mode = mode};
 }
 
 // A machine on which nothing is wrong.
@@ -69,23 +74,33 @@ TEST(Doctor, a_sound_machine_has_no_findings) {
 
 TEST(Doctor, every_parent_folder_is_tried_as_the_user_of_the_service) {
   MachineFacts facts = sound_machine();
-  facts.places[0].folders[1].mode = 0750;
+  facts.places[0].folders[1] = file("/srv", 0750, 0);
   std::vector<Finding> findings = examine(facts);
   EXPECT_THAT(findings_text(findings),
               HasSubstr("error: model: user glmd may not enter /srv (mode 0750, owner 0)\n"
                         "  remedy: chmod o+x /srv"));
   EXPECT_EQ(exit_code_of(findings), 77);
+  facts.places[0].folders[1].rights = may_enter;
+  EXPECT_THAT(examine(facts), IsEmpty()) << "an access control list grants it";
+}
+
+TEST(Doctor, where_the_bits_allow_it_they_are_no_remedy) {
+  MachineFacts facts = sound_machine();
+  facts.places[0].folders[1].rights = 0;
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("may not enter /srv (mode 0755, owner 0)\n"
+                        "  remedy: getfacl /srv and findmnt -T /srv tell what forbids it"));
+  facts.places[0].folders[1] = file("/srv", 0750, 0);
   facts.places[0].folders[1].gid = 999;
-  EXPECT_THAT(examine(facts), IsEmpty()) << "as a member of its group";
-  facts.places[0].folders[1] = file("/srv", 0070, 999, 999);
-  EXPECT_EQ(exit_code_of(examine(facts)), 77) << "the owner's bits come first";
-  facts.identity = {"root", 0, {}};
-  EXPECT_THAT(examine(facts), IsEmpty());
+  EXPECT_THAT(findings_text(examine(facts)), HasSubstr("getfacl")) << "as a member of its group";
+  facts.places[0].folders[1].uid = 999;
+  facts.places[0].folders[1].mode = 0070;
+  EXPECT_THAT(findings_text(examine(facts)), HasSubstr("chmod")) << "the owner's bits come first";
 }
 
 TEST(Doctor, files_must_be_there_and_readable) {
   MachineFacts facts = sound_machine();
-  facts.places[0].contents[0].mode = 0600;
+  facts.places[0].contents[0] = file("/srv/m/dense.safetensors", 0600, 0);
   EXPECT_THAT(findings_text(examine(facts)),
               HasSubstr("error: model: user glmd may not read /srv/m/dense.safetensors"));
   facts.places[0].contents[0].exists = false;
@@ -197,9 +212,65 @@ TEST(Doctor, the_plan_names_hardware_model_sum_and_expected_speed) {
   EXPECT_EQ(json.find("memory")->find("arena_bytes")->as_integer(), 40 * gib);
 }
 
+Identity myself() {
+  return {"me", geteuid(), {getegid()}};
+}
+
+// An access control list that says what one user may, and nothing else than the bits say.
+bool set_access_list(const std::string& path, uid_t user, uint16_t rights, uint16_t mode) {
+  struct Entry {
+    uint16_t tag = 0, rights = 0;
+    uint32_t id = ~uint32_t{0};
+  };
+  struct {  // <linux/posix_acl_xattr.h>: owner, user, group, mask, others
+    uint32_t version = 2;
+    Entry entries[5];
+  } list;
+  const auto bits = [&](int shift) { return static_cast<uint16_t>(mode >> shift & 7); };
+  list.entries[0] = {0x01, bits(6)};
+  list.entries[1] = {0x02, rights, user};
+  list.entries[2] = {0x04, bits(3)};
+  list.entries[3] = {0x10, 7};
+  list.entries[4] = {0x20, bits(0)};
+  return setxattr(path.c_str(), "system.posix_acl_access", &list, sizeof list, 0) == 0;
+}
+
+uint32_t rights_to(const std::string& path, const Identity& identity) {
+  return gather_place("model", path, identity).folders.back().rights;
+}
+
+TEST(Doctor, rights_are_those_that_the_kernel_grants_access_control_lists_included) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  std::ofstream(path) << "x";
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  EXPECT_EQ(rights_to(path, myself()) & (may_read | may_write), may_read | may_write);
+  if (geteuid() != 0) GTEST_SKIP() << "only root may act as somebody else";
+
+  ASSERT_EQ(chmod((folder / "").c_str(), 0755), 0);
+  const Identity nobody{"nobody", 65534, {65534}}, member{"member", 65534, {65534, 4711}};
+  EXPECT_EQ(rights_to(path, nobody), 0u);
+  ASSERT_EQ(chmod(path.c_str(), 0604), 0);
+  EXPECT_EQ(rights_to(path, nobody), may_read);
+  ASSERT_EQ(chown(path.c_str(), 0, 4711), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0620), 0);
+  EXPECT_EQ(rights_to(path, member), may_write);
+  EXPECT_EQ(rights_to(path, nobody), 0u);
+  EXPECT_EQ(rights_to(path, myself()) & (may_read | may_write), may_read | may_write)
+      << "and root is root again";
+  EXPECT_TRUE(std::ofstream(path).is_open());
+
+  if (!set_access_list(path, 65534, 4, 0600)) {
+    GTEST_SKIP() << "no access control lists in " << path << ": " << std::strerror(errno);
+  }
+  EXPECT_EQ(rights_to(path, nobody), may_read) << "granted by the list";
+  ASSERT_TRUE(set_access_list(path, 65534, 0, 0644));
+  EXPECT_EQ(rights_to(path, nobody), 0u) << "denied by the list";
+}
+
 TEST(Doctor, a_place_is_looked_at_from_the_root_down) {
   const TemporaryFolder folder;
-  const PlaceFact place = gather_place("model", folder / "absent");
+  const PlaceFact place = gather_place("model", folder / "absent", myself());
   ASSERT_GE(place.folders.size(), 3u);
   EXPECT_EQ(place.folders.front().path, "/");
   EXPECT_TRUE(place.folders[place.folders.size() - 2].exists);
