@@ -62,6 +62,9 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
+  options.limits.payload_bytes_max = plan.prompt_bytes_max;
+  options.limits.queued_input_bytes_max = plan.waiting_prompts_bytes_max;
+  options.limits.pending_input_bytes_max = plan.waiting_prompts_bytes_max / 2;
   const MachineFacts facts = gather_facts(settings, container.folder(), container);
   options.plan_json = plan_json(facts).to_string();
   options.doctor_json = findings_json(examine(facts)).to_string();

@@ -14,6 +14,13 @@ constexpr int64_t context_least = 2048;
 constexpr int64_t context_ample = 32768;
 constexpr int64_t rows_ample = 512;
 constexpr int64_t rows_least = 16;
+// Prompts: one at a time is made into tokens, and takes up to 36 bytes for each of its own
+// (measured: 35 where it is JSON with a value every two bytes); the others wait as they came.
+constexpr int64_t work_bytes_per_prompt_byte = 36;
+constexpr int64_t waiting_prompts = 8;  // of the longest
+constexpr int64_t prompt_bytes_ample = int64_t{8} << 20;
+constexpr int64_t prompt_bytes_least = int64_t{256} << 10;
+constexpr int64_t prompts_share = 24;  // of what weights leave, a part in so many
 constexpr int64_t passes_at_once = 2;  // a long prefill, and decode steps between its layers
 
 std::string line(std::string_view name, int64_t bytes, std::string_view note) {
@@ -22,17 +29,17 @@ std::string line(std::string_view name, int64_t bytes, std::string_view note) {
 }
 
 int64_t scratch(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t rows) {
-  return passes_at_once * needs.scratch.bytes({.rows = rows,
-                                               .logits = std::min(rows, plan.sessions),
-                                               .threads = needs.threads,
-                                               .tokens = round_up(plan.context_tokens, 64)});
+  return passes_at_once * needs.model.scratch.bytes({.rows = rows,
+                                                     .logits = std::min(rows, plan.sessions),
+                                                     .threads = needs.threads,
+                                                     .tokens = round_up(plan.context_tokens, 64)});
 }
 
 // As long as an eighth of what weights leave allows, where nobody asked for a length.
 int64_t choose_context(const MemoryNeeds& needs, int64_t sessions, int64_t free_bytes) {
-  const int64_t most = std::min(needs.context_max, context_ample);
-  if (needs.kv_bytes_per_token == 0) return most;
-  const int64_t affordable = free_bytes / 8 / (needs.kv_bytes_per_token * sessions);
+  const int64_t most = std::min(needs.model.context_max, context_ample);
+  if (needs.model.kv_bytes_per_token == 0) return most;
+  const int64_t affordable = free_bytes / 8 / (needs.model.kv_bytes_per_token * sessions);
   return std::clamp(affordable / 64 * 64, std::min(context_least, most), most);
 }
 
@@ -40,6 +47,15 @@ int64_t choose_rows(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t fr
   int64_t rows = rows_ample;
   while (rows > rows_least && scratch(needs, plan, rows) > free_bytes / 8) rows /= 2;
   return rows;
+}
+
+void plan_prompts(MemoryPlan& plan) {
+  constexpr int64_t bytes_per_prompt_byte = work_bytes_per_prompt_byte + waiting_prompts;
+  plan.prompt_bytes_max =
+      std::clamp((plan.budget_bytes - plan.dense_bytes) / prompts_share / bytes_per_prompt_byte,
+                 prompt_bytes_least, prompt_bytes_ample);
+  plan.waiting_prompts_bytes_max = waiting_prompts * plan.prompt_bytes_max;
+  plan.prompts_bytes = bytes_per_prompt_byte * plan.prompt_bytes_max;
 }
 
 }  // namespace
@@ -52,6 +68,9 @@ std::string MemoryPlan::to_text() const {
   text +=
       line("KV cache", kv_bytes, fmt::format("{} sessions of {} tokens", sessions, context_tokens));
   text += line("scratch", scratch_bytes, fmt::format("passes of up to {} rows", rows_max));
+  if (prompts_bytes > 0) {
+    text += line("prompts", prompts_bytes, fmt::format("of up to {} bytes", prompt_bytes_max));
+  }
   text += line("reserve", reserve_bytes, "program, tokeniser, queues");
   text += line("expert arena", arena_bytes,
                fmt::format("{:.1f} % of the experts",
@@ -68,6 +87,7 @@ Json MemoryPlan::to_json() const {
                        {"dense_bytes", Json::integer(dense_bytes)},
                        {"kv_bytes", Json::integer(kv_bytes)},
                        {"scratch_bytes", Json::integer(scratch_bytes)},
+                       {"prompts_bytes", Json::integer(prompts_bytes)},
                        {"reserve_bytes", Json::integer(reserve_bytes)},
                        {"arena_bytes", Json::integer(arena_bytes)},
                        {"arena_bytes_min", Json::integer(arena_bytes_min)},
@@ -75,7 +95,8 @@ Json MemoryPlan::to_json() const {
                        {"total_bytes", Json::integer(total_bytes())},
                        {"context_tokens", Json::integer(context_tokens)},
                        {"sessions", Json::integer(sessions)},
-                       {"rows_max", Json::integer(rows_max)}});
+                       {"rows_max", Json::integer(rows_max)},
+                       {"prompt_bytes_max", Json::integer(prompt_bytes_max)}});
 }
 
 Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
@@ -89,24 +110,26 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   if (needs.asked_bytes && *needs.asked_bytes > plan.budget_bytes) {
     plan.missed_bytes = needs.asked_bytes;
   }
-  plan.dense_bytes = needs.dense_bytes;
+  plan.dense_bytes = needs.model.dense_bytes;
   plan.reserve_bytes = reserve_bytes_least + parsed_bytes_per_text_byte * needs.text_bytes;
-  plan.experts_bytes = needs.experts_bytes;
+  plan.experts_bytes = needs.model.experts_bytes;
   plan.sessions = needs.sessions.value_or(sessions_default);
+  if (needs.has_clients) plan_prompts(plan);
 
-  const int64_t free_bytes = std::max<int64_t>(
-      0, plan.budget_bytes - needs.dense_bytes - plan.reserve_bytes - needs.arena_bytes_min);
-  if (needs.context_tokens && *needs.context_tokens > needs.context_max) {
+  const int64_t free_bytes =
+      std::max<int64_t>(0, plan.budget_bytes - plan.total_bytes() - needs.model.arena_bytes_min);
+  if (needs.context_tokens && *needs.context_tokens > needs.model.context_max) {
     return error(ErrorKind::config, "context: the model was made for at most {} tokens, got {}",
-                 needs.context_max, *needs.context_tokens);
+                 needs.model.context_max, *needs.context_tokens);
   }
   plan.context_tokens =
       needs.context_tokens.value_or(choose_context(needs, plan.sessions, free_bytes));
   plan.rows_max = choose_rows(needs, plan, free_bytes);
   plan.scratch_bytes = scratch(needs, plan, plan.rows_max);
-  plan.kv_bytes = needs.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
+  plan.kv_bytes =
+      needs.model.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
 
-  plan.arena_bytes = plan.arena_bytes_min = needs.arena_bytes_min;
+  plan.arena_bytes = plan.arena_bytes_min = needs.model.arena_bytes_min;
   if (plan.total_bytes() > plan.budget_bytes) {
     return error(
         ErrorKind::no_memory,
@@ -115,8 +138,9 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
         plan.total_bytes(), plan.budget_bytes, plan.to_text());
   }
   const int64_t left_bytes = plan.budget_bytes - plan.total_bytes();
-  plan.arena_bytes = std::max(needs.arena_bytes_min,
-                              std::min(needs.experts_bytes, needs.arena_bytes_min + left_bytes));
+  plan.arena_bytes =
+      std::max(needs.model.arena_bytes_min,
+               std::min(needs.model.experts_bytes, needs.model.arena_bytes_min + left_bytes));
   return plan;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/scratch_sizes.h"
+#include "model/model_sizes.h"
 #include "platform/json.h"
 #include "platform/result.h"
 
@@ -20,14 +20,10 @@ struct MemoryLimit {
 
 struct MemoryNeeds {
   std::vector<MemoryLimit> limits;  // at least one; the smallest is the budget
-  int64_t dense_bytes = 0;
-  int64_t kv_bytes_per_token = 0;
-  ScratchSizes scratch;
+  ModelSizes model;
   int64_t threads = 1;
   int64_t text_bytes = 0;                 // tokenizer.json and glmd.json, which are kept parsed
-  int64_t arena_bytes_min = 0;            // one expert computing, one in flight, of each size
-  int64_t experts_bytes = 0;              // more than all is of no use
-  int64_t context_max = 0;                // of the checkpoint
+  bool has_clients = false;               // who send prompts
   std::optional<int64_t> context_tokens;  // set by the administrator
   std::optional<int64_t> sessions;
   std::optional<int64_t> asked_bytes;  // by the administrator; one of the limits
@@ -37,12 +33,15 @@ struct MemoryPlan {
   int64_t budget_bytes = 0;
   std::string budget_source;
   std::optional<int64_t> missed_bytes;  // what was asked for, where the budget is less
-  int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, reserve_bytes = 0, arena_bytes = 0;
+  int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, prompts_bytes = 0, reserve_bytes = 0;
+  int64_t arena_bytes = 0;
   int64_t arena_bytes_min = 0, experts_bytes = 0;
   int64_t context_tokens = 0, sessions = 0, rows_max = 0;
+  int64_t prompt_bytes_max = 0;  // of one, as it was sent
+  int64_t waiting_prompts_bytes_max = 0;
 
   int64_t total_bytes() const {
-    return dense_bytes + kv_bytes + scratch_bytes + reserve_bytes + arena_bytes;
+    return dense_bytes + kv_bytes + scratch_bytes + prompts_bytes + reserve_bytes + arena_bytes;
   }
   std::string to_text() const;  // a line for every term
   Json to_json() const;

@@ -75,16 +75,11 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
 }  // namespace
 
 Result<MemoryPlan> plan_model(const Container& container, const Settings& settings) {
-  const ModelSizes sizes = TRY(model_sizes(container, false, settings.kv_format));
   MemoryNeeds needs{.limits = cgroup_limits(),
-                    .dense_bytes = sizes.dense_bytes,
-                    .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                    .scratch = sizes.scratch,
+                    .model = TRY(model_sizes(container, false, settings.kv_format)),
                     .threads = settings.threads.value_or(physical_core_count()),
                     .text_bytes = kept_text_bytes(container.folder()),
-                    .arena_bytes_min = sizes.arena_bytes_min,
-                    .experts_bytes = sizes.experts_bytes,
-                    .context_max = sizes.context_max,
+                    .has_clients = true,
                     .context_tokens = settings.context_tokens,
                     .sessions = settings.sessions,
                     .asked_bytes = settings.memory_bytes};

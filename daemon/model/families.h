@@ -12,7 +12,7 @@
 #include "model/kv_format.h"
 #include "model/layers/router.h"
 #include "model/model.h"
-#include "model/scratch_sizes.h"
+#include "model/model_sizes.h"
 #include "model/step_times.h"
 #include "storage/container.h"
 #include "storage/dense_weights.h"
@@ -45,15 +45,6 @@ struct ModelOptions {
 
 Result<std::unique_ptr<Model>> open_model(const Container& container, const ModelOptions& options);
 
-// What memory_plan needs to know of a container, from its sizes alone.
-struct ModelSizes {
-  int64_t dense_bytes = 0;
-  int64_t kv_bytes_per_token = 0;
-  ScratchSizes scratch;         // of each pass at once
-  int64_t arena_bytes_min = 0;  // floor: two slots of each expert size
-  int64_t experts_bytes = 0;    // all of them
-  int64_t context_max = 0;
-};
 Result<ModelSizes> model_sizes(const Container& container, bool with_draft,
                                KvFormat kv_format = KvFormat::f16);
 

@@ -9,7 +9,7 @@
 #include "experts/run_experts.h"
 #include "model/layers/router.h"
 #include "model/linear.h"
-#include "model/scratch_sizes.h"
+#include "model/model_sizes.h"
 #include "model/sequence_state.h"
 #include "model/step_times.h"
 #include "platform/grown.h"

@@ -12,14 +12,16 @@ constexpr int64_t mib = 1 << 20;
 constexpr int64_t gib = 1 << 30;
 
 MemoryNeeds needs_of_glm52(int64_t budget_bytes) {
-  return {.limits = {{"--memory", budget_bytes}},
-          .dense_bytes = 12 * gib,
-          .kv_bytes_per_token = 95 * 1024,
-          .scratch = {.row_bytes = 2 * mib, .thread_bytes = mib, .thread_token_bytes = 12},
-          .threads = 16,
-          .arena_bytes_min = 40 * mib,
-          .experts_bytes = 19200 * 20 * mib,
-          .context_max = 1 << 20};
+  return {
+      .limits = {{"--memory", budget_bytes}},
+      .model = {.dense_bytes = 12 * gib,
+                .kv_bytes_per_token = 95 * 1024,
+                .scratch = {.row_bytes = 2 * mib, .thread_bytes = mib, .thread_token_bytes = 12},
+                .arena_bytes_min = 40 * mib,
+                .experts_bytes = 19200 * 20 * mib,
+                .context_max = 1 << 20},
+      .threads = 16,
+      .has_clients = true};
 }
 
 TEST(MemoryPlan, the_smallest_limit_is_the_budget_and_is_named) {
@@ -74,13 +76,26 @@ TEST(MemoryPlan, scratch_is_that_of_two_passes_with_all_threads_and_the_whole_co
   MemoryNeeds needs = needs_of_glm52(64 * gib);
   needs.context_tokens = 5000;
   needs.sessions = 3;
-  needs.scratch = {.pass_bytes = 7,
-                   .row_bytes = 1000,
-                   .logits_bytes = 500,
-                   .thread_bytes = 300,
-                   .thread_token_bytes = 12};
+  needs.model.scratch = {.pass_bytes = 7,
+                         .row_bytes = 1000,
+                         .logits_bytes = 500,
+                         .thread_bytes = 300,
+                         .thread_token_bytes = 12};
   const int64_t pass = 7 + 512 * 1000 + 3 * 500 + 16 * (300 + 5056 * 12);
   EXPECT_EQ(plan_memory(needs).value().scratch_bytes, 2 * pass);
+}
+
+TEST(MemoryPlan, prompts_have_a_share_and_their_length_follows_from_it) {
+  const MemoryPlan ample = plan_memory(needs_of_glm52(64 * gib)).value();
+  EXPECT_EQ(ample.prompt_bytes_max, 8 * mib);
+  EXPECT_EQ(ample.prompts_bytes, (36 + 8) * 8 * mib);
+  MemoryNeeds small = needs_of_glm52(2 * gib);
+  small.model.dense_bytes = gib;
+  const MemoryPlan plan = plan_memory(small).value();
+  EXPECT_EQ(plan.prompt_bytes_max, gib / 24 / 44);
+  EXPECT_EQ(plan.waiting_prompts_bytes_max, 8 * plan.prompt_bytes_max);
+  small.has_clients = false;
+  EXPECT_EQ(plan_memory(small).value().prompts_bytes, 0);
 }
 
 TEST(MemoryPlan, settings_are_kept) {
@@ -97,8 +112,8 @@ TEST(MemoryPlan, below_the_floor_the_sum_is_refused_with_every_term) {
   const auto plan = plan_memory(needs_of_glm52(12 * gib));
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().kind, ErrorKind::no_memory);
-  for (const char* term : {"dense weights", "KV cache", "scratch", "reserve", "expert arena",
-                           "total", "--memory", "12884901888"}) {
+  for (const char* term : {"dense weights", "KV cache", "scratch", "prompts", "reserve",
+                           "expert arena", "total", "--memory", "12884901888"}) {
     EXPECT_THAT(plan.error().message, HasSubstr(term));
   }
 }
@@ -113,8 +128,8 @@ TEST(MemoryPlan, a_context_the_model_was_not_made_for_is_refused) {
 
 TEST(MemoryPlan, a_model_without_experts_has_no_arena) {
   MemoryNeeds needs = needs_of_glm52(64 * gib);
-  needs.arena_bytes_min = 0;
-  needs.experts_bytes = 0;
+  needs.model.arena_bytes_min = 0;
+  needs.model.experts_bytes = 0;
   EXPECT_EQ(plan_memory(needs).value().arena_bytes, 0);
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """glmd as systemd, clients and administrators see it: the real programs on the embedded model."""
 
+import json
 import os
 import resource
 import shutil
@@ -239,6 +240,27 @@ class Requests(unittest.TestCase):
         client.send(f"SUBMIT 3 - {65 << 20} 4 0 1\n")
         self.assertEqual(client.answer()[1][:3], ["ERROR", "3", "BAD_FRAME"])
         self.assertEqual(client.read()[0], [""], "too much to read it all: closed")
+
+    def test_prompts_stay_within_the_plan(self):
+        daemon = Daemon(self).start_ready("--memory", "200M")
+        status = json.loads(subprocess.check_output([GLMCTL, "--socket", daemon.path, "status",
+                                                     "--json"]))
+        memory = status["engine"]["memory"]
+        most = memory["prompt_bytes_max"]
+        self.assertLess(most, 1 << 20, "a small budget takes small prompts")
+        references = '{"type":"tool_reference","name":"f"}' + ',{"name":"f"}' * 8000
+        for prompt, keys, wanted in (
+                # Each reference prints the tool: 800 MB of text.
+                ('{"tools":[{"name":"f","description":"%s"}],"messages":[{"role":"tool",'
+                 '"content":[%s]}]}' % ("x" * 100000, references), "fmt=chat", "CONTEXT_EXCEEDED"),
+                ('{"messages":[%s0]}' % ("0," * (most // 2 - 20)), "fmt=chat", "DONE"),
+                ("[%s1]" % ("1," * (most // 2 - 20)), "fmt=tokens", "CONTEXT_EXCEEDED"),
+                ("a" * most, "", "CONTEXT_EXCEEDED"),
+                ("a" * (most + 1), "", "TOO_LARGE")):
+            client = daemon.connect()
+            client.submit(1, prompt, 1, keys=keys)
+            self.assertIn(wanted, client.answer()[1])
+        self.assertLess(daemon.memory_bytes("VmHWM"), memory["total_bytes"])
 
     def test_who_leaves_changes_nothing_for_who_stays(self):
         daemon = Daemon(self).start_ready("--context", "4096", "--sessions", "4")

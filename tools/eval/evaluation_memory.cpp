@@ -24,18 +24,16 @@ Result<MemoryPlan> plan_evaluation(const Container& container, std::vector<Memor
   sizes.scratch.row_bytes += sizes.scratch.logits_bytes;  // every row may want them
   // A block more than the context: a sequence and its draft layer may each begin one.
   const int64_t tokens = round_up(size.context_tokens, cache_block_tokens) + cache_block_tokens;
-  MemoryPlan plan = TRY(plan_memory({.limits = std::move(limits),
-                                     .dense_bytes = sizes.dense_bytes,
-                                     .kv_bytes_per_token = sizes.kv_bytes_per_token,
-                                     .scratch = sizes.scratch,
-                                     .threads = size.threads,
-                                     .text_bytes = kept_text_bytes(container.folder()),
-                                     .arena_bytes_min = sizes.arena_bytes_min,
-                                     .experts_bytes = sizes.experts_bytes,
-                                     .context_max = tokens,
-                                     .context_tokens = tokens,
-                                     .sessions = 1,
-                                     .asked_bytes = {}}));
+  MemoryNeeds needs{.limits = std::move(limits),
+                    .model = sizes,
+                    .threads = size.threads,
+                    .text_bytes = kept_text_bytes(container.folder()),
+                    .has_clients = false,
+                    .context_tokens = tokens,
+                    .sessions = 1,
+                    .asked_bytes = {}};
+  needs.model.context_max = tokens;
+  MemoryPlan plan = TRY(plan_memory(needs));
   plan.rows_max = std::min(plan.rows_max, size.rows_max);
   if (!size.arena_bytes) return plan;
   const int64_t wanted_bytes =

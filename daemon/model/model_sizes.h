@@ -1,4 +1,4 @@
-// What the buffers of one pass take, by what they grow with: for the memory plan.
+// What a model and the buffers of one pass take, by what they grow with: for the memory plan.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,16 @@ struct ScratchSizes {
     return pass_bytes + use.rows * row_bytes + use.logits * logits_bytes +
            use.threads * (thread_bytes + use.tokens * thread_token_bytes);
   }
+};
+
+// From the sizes in a container alone.
+struct ModelSizes {
+  int64_t dense_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+  ScratchSizes scratch;         // of each pass at once
+  int64_t arena_bytes_min = 0;  // floor: one expert computing, one in flight, of each size
+  int64_t experts_bytes = 0;    // all of them
+  int64_t context_max = 0;      // of the checkpoint
 };
 
 }  // namespace glmd
