@@ -479,6 +479,7 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft,
   for (const ExpertExtent& extent : experts.extents) sizes.experts_bytes += extent.bytes;
   sizes.arena_bytes_min = ExpertCache::arena_bytes_min(experts.extents);
   sizes.kv_bytes_per_token = layout.bytes_per_token();
+  sizes.key_bytes = layout.key.bytes();
   sizes.context_max = config.max_position;
   const auto is_exact = [](const ExpertShape& shape) {
     return shape.hidden > 0 && !is_quantised(shape.format);

@@ -29,6 +29,7 @@ struct ScratchSizes {
 struct ModelSizes {
   int64_t dense_bytes = 0;
   int64_t kv_bytes_per_token = 0;
+  int64_t key_bytes = 0;        // of attention: a token in one layer
   ScratchSizes scratch;         // of each pass at once
   int64_t arena_bytes_min = 0;  // floor: one expert computing, one in flight, of each size
   int64_t experts_bytes = 0;    // all of them

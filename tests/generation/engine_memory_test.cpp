@@ -13,7 +13,6 @@ namespace {
 // Without a tokeniser the text of a token is its id, which a string holds by itself, and a few
 // events have room in their queue. Status, which comes five times a second, is not due.
 TEST(EngineMemory, a_warm_decode_step_takes_nothing_from_the_heap_but_for_text) {
-  if (!counts_heap) GTEST_SKIP() << "a sanitizer has a heap of its own";
   constexpr int64_t tokens_max = 150, warm_steps = 4;
   const TemporaryFolder folder;
   const Container container =
@@ -49,8 +48,9 @@ TEST(EngineMemory, a_warm_decode_step_takes_nothing_from_the_heap_but_for_text) 
       taken += fmt::format("step {}: {} allocations, {} texts\n", step, count, texts_now);
     }
   }
-  EXPECT_EQ(taken, "");
   EXPECT_EQ(texts, 2 * tokens_max);
+  if (!counts_heap) GTEST_SKIP() << "ran, but a sanitizer has a heap of its own";
+  EXPECT_EQ(taken, "");
 }
 
 }  // namespace

@@ -90,7 +90,6 @@ class StepMemory : public testing::TestWithParam<Setting> {};
 
 // What a client is sent is made of strings, which a step of the engine takes besides.
 TEST_P(StepMemory, a_warm_decode_step_takes_nothing_from_the_heap) {
-  if (!counts_heap) GTEST_SKIP() << "a sanitizer has a heap of its own";
   constexpr int64_t warm_steps = 2, steps = 70;  // past a block of the cache and a look-ahead trial
   ResidentModel resident(GetParam());
   Model& model = *resident.model;
@@ -132,6 +131,7 @@ TEST_P(StepMemory, a_warm_decode_step_takes_nothing_from_the_heap) {
     allocations.end("end");
   }
   EXPECT_EQ(model.expert_stats().misses, misses) << "not all experts were in memory";
+  if (!counts_heap) GTEST_SKIP() << "ran, but a sanitizer has a heap of its own";
   EXPECT_EQ(allocations.take_text(), "");
 }
 

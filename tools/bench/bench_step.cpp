@@ -19,7 +19,7 @@ namespace {
 
 struct Options {
   std::string model;
-  std::string kernels = "auto";
+  std::string kernels = "auto", kv_format = "f16";
   int threads = physical_core_count();
   int64_t context = 512, tokens = 512;
   int repetitions = 7;
@@ -96,6 +96,7 @@ class StepBench {
   const Options options_;
   Container container_;
   const KernelTable& kernels_;
+  int64_t key_bytes_ = 0;  // of a token in one layer
   std::vector<int> processors_;
   std::unique_ptr<StepTimes> times_ = std::make_unique<StepTimes>();
   std::unique_ptr<Model> model_;
@@ -115,7 +116,9 @@ Result<StepBench> StepBench::open(const Options& options) {
     return error(ErrorKind::usage, "--pin: wanted a core for each of {} threads, got {}",
                  options.threads, bench.processors_.size());
   }
-  const ModelSizes sizes = TRY(model_sizes(bench.container_, false));
+  const KvFormat kv_format = *kv_format_from(options.kv_format);  // the command line saw to it
+  const ModelSizes sizes = TRY(model_sizes(bench.container_, false, kv_format));
+  bench.key_bytes_ = sizes.key_bytes;
   const int64_t tokens = round_up(options.context + 1, cache_block_tokens) +
                          round_up(options.tokens, cache_block_tokens);
   bench.model_ =
@@ -124,6 +127,7 @@ Result<StepBench> StepBench::open(const Options& options) {
                                         .kernels = kernels,
                                         .arena_bytes = sizes.experts_bytes,
                                         .kv_pool_bytes = tokens * sizes.kv_bytes_per_token,
+                                        .kv_format = kv_format,
                                         .rows_max = options.tokens,
                                         .times = bench.times_.get()}));
   bench.memory_ = TRY(AlignedMemory::allocate(read_bytes));
@@ -236,7 +240,7 @@ Works StepBench::layer_works(int64_t layer, const Phase& phase, int64_t experts)
   const int64_t latent = config.kv_lora_rank, width = latent + config.qk_rope_head_dim;
   const int64_t keys = std::min(phase.context + phase.rows, config.index_topk + phase.rows);
   at(StepPart::attention) = {
-      .bytes = static_cast<double>(keys * width * (container_.is_reference() ? 4 : 2)),
+      .bytes = static_cast<double>(keys * key_bytes_),
       .float_products = pairs * static_cast<double>(config.heads * (width + latent))};
   return works;
 }
@@ -332,7 +336,9 @@ Result<void> StepBench::run() {
     prefills.push_back(TRY(run_pass(prefill, /*commits=*/false)));
   }
   const Peaks peaks{median(reads), median(int8s), median(floats)};
-  const Varied threads = {{"threads", int64_t{options_.threads}}, {"kernels", kernels_.name}};
+  const Varied threads = {{"threads", int64_t{options_.threads}},
+                          {"kernels", kernels_.name},
+                          {"kv", container_.is_reference() ? "f32" : options_.kv_format}};
   report({"step", threads, "read", peaks.read * 1e-9, "GB/s", {}}, options_.as_json);
   report({"step", threads, "int8", peaks.int8 * 1e-9, "GMAC/s", {}}, options_.as_json);
   report({"step", threads, "float", peaks.floats * 1e-9, "GMAC/s", {}}, options_.as_json);
@@ -351,6 +357,8 @@ BenchCommand add_step_command(CLI::App& parent) {
   app->add_option("--model", options->model, "a container; all its experts must fit in memory")
       ->required();
   app->add_option("--kernels", options->kernels, "table: auto, scalar, avx2, avx512");
+  app->add_option("--kv", options->kv_format, "keys of attention: f16 or int8")
+      ->check(CLI::IsMember({"f16", "int8"}));
   app->add_option("--threads", options->threads, "threads that compute")
       ->check(CLI::Range(1, 1024));
   app->add_option("--context", options->context, "tokens before the decode step")
