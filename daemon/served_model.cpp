@@ -148,7 +148,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   const bool has_locked_program = lock_program();
   if (!has_locked_weights) {
     warn_unlocked(fmt::format("dense weights: {} bytes are", plan.dense_bytes));
-  } else if (!has_locked_program) {
+  } else if (!has_locked_program && !cgroup_limits().empty()) {
     warn_unlocked("program: some of its code is");
   }
   loaded.tokenizer = std::move(texts.tokenizer);
