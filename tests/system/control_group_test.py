@@ -7,6 +7,7 @@ Needs to make groups below its own: root, and version 1, or version 2 in its roo
 so that the arena is most of the plan."""
 
 import atexit
+import contextlib
 import json
 import os
 import re
@@ -155,6 +156,16 @@ class GroupTest(unittest.TestCase):
         self.client = daemon.connect()
         return daemon
 
+    @contextlib.contextmanager
+    def neighbour(self, held_bytes):
+        """A process beside the daemon's group that holds so much by the time it is there."""
+        group = Group(self, self.above, "other")
+        hold = f"held = bytearray({held_bytes}); print(flush=True); import sys; sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, preexec_fn=group.enter) as process:
+            process.stdout.readline()
+            yield
+
     def answer(self):
         self.client.submit(1, json.dumps(PROMPT), 50, HOT, "seed=1 fmt=tokens")
         text, words = self.client.answer()
@@ -193,19 +204,14 @@ class Planned(GroupTest):
             group.write(name, group.unlimited)
 
     def test_what_others_hold_below_the_same_limit_is_not_planned(self):
-        other = Group(self, self.above, "other")
         limit = 320 * MIB
         self.above.write(self.above.limits[0], limit)
-        held = f"held = bytearray({128 * MIB}); print(flush=True); import sys; sys.stdin.read()"
-        with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, preexec_fn=other.enter) as process:
-            process.stdout.readline()
+        with self.neighbour(128 * MIB):
             daemon = self.start()
             self.assertLessEqual(total_of(daemon.read_log()), limit - 128 * MIB)
             self.answer()
             self.assertEqual(self.above.oom_kills(), 0)
             daemon.terminate()
-            process.stdin.close()
 
     def test_below_the_floor_every_term_of_the_sum_is_printed_and_nothing_starts(self):
         for group, name in self.limits():
@@ -264,6 +270,18 @@ class Lowered(ChangedLimit):
         self.assertLess(self.arena_bytes(), self.full_bytes - 64 * MIB)
         # What the kernel keeps it from giving back at once is not taken twice.
         self.assertGreater(self.arena_bytes(), self.full_bytes - 112 * MIB)
+        self.group.write("memory.max", int(self.group.read("memory.high")) + 8 * MIB)
+        self.assertEqual(self.answer(), self.text)
+        self.assertEqual(self.group.oom_kills(), 0)
+
+    def test_a_neighbour_that_grows_below_a_memory_high_gets_what_the_arena_gives_back(self):
+        if "memory.high" not in self.above.limits:
+            self.skipTest("version 1 has no memory.high")
+        self.above.write("memory.high", self.above.held_bytes() + 48 * MIB)
+        with self.neighbour(96 * MIB):
+            wait_until(lambda: self.arena_bytes() < self.full_bytes, "the arena to shrink")
+            self.assertEqual(self.answer(), self.text)
+            self.assertEqual(self.above.oom_kills(), 0)
 
 
 class Cold(GroupTest):
