@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "storage/manifest.h"
-
 namespace glmd {
 namespace {
 
@@ -481,7 +479,10 @@ void ExpertCache::refresh(int32_t index) {
 
 void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
   const Slot& slot = slots_[index];
-  const ExpertExtent& extent = entries_[slot.expert].extent;
+  const Entry& entry = entries_[slot.expert];
+  const ExpertExtent& extent = entry.extent;
+  std::optional<ReadChecksum> checksum;
+  if (wants_check(entry)) checksum = {.hash = extent.hash, .file_name = extent.file_name};
   if (reading_count_++ == 0) reading_since_ns_ = clock_.now_ns();
   reader_->submit({.file = extent.file,
                    .offset = extent.offset,
@@ -489,7 +490,12 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
                    .target = slot.bytes,
                    .tag = static_cast<uint64_t>(index),
                    .urgency = urgency,
-                   .is_reread = slot.was_reread});
+                   .is_reread = slot.was_reread,
+                   .checksum = checksum});
+}
+
+bool ExpertCache::wants_check(const Entry& entry) const {
+  return verify_ == Verify::always || (verify_ == Verify::first_read && !entry.is_verified);
 }
 
 ExpertCache::Arrival ExpertCache::wait_for_arrival() {
@@ -526,7 +532,7 @@ std::optional<ExpertCache::Arrival> ExpertCache::complete(ReadCompletion complet
   Result<void> result = std::move(completion.result);
   const bool was_cancelled = !result.ok() && result.error().kind == ErrorKind::cancelled;
   if (!was_cancelled) stats_.read_bytes += entries_[slot.expert].extent.bytes;
-  if (result.ok()) result = check(slot);
+  if (result.ok()) entries_[slot.expert].is_verified = verify_ != Verify::off;
   if (slot.purpose == Purpose::staged) {
     complete_staged(index, result);
     return std::nullopt;
@@ -574,19 +580,6 @@ void ExpertCache::complete_staged(int32_t index, const Result<void>& result) {
   }
   const bool is_read = result.ok() || result.error().kind != ErrorKind::cancelled;
   ++(is_read ? stats_.ahead_wasted : stats_.ahead_dropped);
-}
-
-Result<void> ExpertCache::check(const Slot& slot) {
-  Entry& entry = entries_[slot.expert];
-  if (verify_ == Verify::off || (verify_ == Verify::first_read && entry.is_verified)) return {};
-  const ExpertExtent& extent = entry.extent;
-  const uint64_t hash = hash_bytes({slot.bytes, static_cast<size_t>(extent.bytes)});
-  if (hash != extent.hash) {
-    return error(ErrorKind::corrupt, "{}: checksum of {} bytes at {}: wanted {:016x}, got {:016x}",
-                 extent.file_name, extent.bytes, extent.offset, extent.hash, hash);
-  }
-  entry.is_verified = true;
-  return {};
 }
 
 void ExpertCache::drain() {

@@ -217,7 +217,7 @@ class ExpertCache {
   bool begin_warming();
   void end_warming(Slot& slot);
   int64_t resident_max(const SizeClass& size_class) const;
-  Result<void> check(const Slot& slot);
+  bool wants_check(const Entry& entry) const;
   void shrink(SizeClass& size_class, int64_t slot_count);
   void grow(int32_t size_class, int64_t slot_count);
 

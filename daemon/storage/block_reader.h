@@ -5,11 +5,18 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "platform/result.h"
 
 namespace glmd {
+
+// What the bytes of a read hash to (XXH3-64).
+struct ReadChecksum {
+  uint64_t hash = 0;
+  std::string_view file_name;  // for messages; outlives the read
+};
 
 // Demand goes first: a reader begins no look-ahead read, and no further segment of one, while
 // demand waits.
@@ -23,17 +30,19 @@ struct ReadRequest {
   uint64_t tag = 0;           // given back; unique among outstanding reads
   ReadUrgency urgency = ReadUrgency::demand;
   bool is_reread = false;  // the last read gave wrong bytes: from another disk, where there is one
+  std::optional<ReadChecksum> checksum = {};  // compared, by another thread than the caller's
 };
 
 struct ReadCompletion {
   uint64_t tag = 0;
-  Result<void> result;  // names file, offset, wanted and got; `cancelled` after cancel()
+  // Names file, offset, wanted and got; `cancelled` after cancel(), `corrupt` by the checksum.
+  Result<void> result;
 };
 
 struct ReadCounters {
   int64_t bytes = 0;     // that came, also for reads that failed or were cancelled
   int64_t busy_ns = 0;   // with at least one read under way
-  int64_t failures = 0;  // completions that are errors; not those cancelled
+  int64_t failures = 0;  // reads that failed; not those cancelled, nor those with wrong bytes
 };
 
 // One of the disks that are read; for status.

@@ -12,22 +12,8 @@ namespace glmd {
 
 constexpr int64_t segment_bytes_max = int64_t{1} << 30;  // one system call reads no more than 2 GiB
 
-void ReadSignal::raise() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_raised_ = true;
-  }
-  has_changed_.notify_one();
-}
-
-void ReadSignal::wait() {
-  std::unique_lock lock(mutex_);
-  has_changed_.wait(lock, [this] { return is_raised_; });
-  is_raised_ = false;
-}
-
 ReadQueue::ReadQueue(std::vector<File> files, const ReadQueueOptions& options)
-    : files_(std::move(files)), options_(options) {
+    : files_(std::move(files)), options_(options), completions_(options.signal) {
   CHECK(options.segment_bytes >= alignment);
   CHECK(options.segment_bytes <= segment_bytes_max);
   CHECK(options.look_ahead_in_flight_max >= 1);
@@ -67,7 +53,7 @@ void ReadQueue::promote(uint64_t tag) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = reads_.find(tag);
-    if (found == reads_.end()) return;  // complete already
+    if (found == reads_.end()) return;  // it has ended
     Read& read = found->second;
     if (read.request.urgency == ReadUrgency::demand) return;
     if (std::erase(look_ahead_, tag) > 0) demand_.push_back(tag);
@@ -94,21 +80,14 @@ void ReadQueue::drop_rest(Read& read) {
 
 ReadCompletion ReadQueue::wait() {
   CHECK(outstanding_ > 0);
-  std::unique_lock lock(mutex_);
-  has_completion_.wait(lock, [this] { return !completions_.empty(); });
-  return take_completion();
+  ReadCompletion completion = completions_.wait();
+  --outstanding_;
+  return completion;
 }
 
 std::optional<ReadCompletion> ReadQueue::poll() {
-  const std::lock_guard lock(mutex_);
-  if (completions_.empty()) return std::nullopt;
-  return take_completion();
-}
-
-ReadCompletion ReadQueue::take_completion() {
-  ReadCompletion completion = std::move(completions_.front());
-  completions_.pop_front();
-  --outstanding_;
+  std::optional<ReadCompletion> completion = completions_.poll();
+  outstanding_ -= completion ? 1 : 0;
   return completion;
 }
 
@@ -213,13 +192,10 @@ void ReadQueue::end_segment(const ReadSegment& segment, std::optional<Failure> f
 }
 
 void ReadQueue::complete(uint64_t tag) {
-  const auto read = reads_.find(tag);
-  completions_.push_back({.tag = tag, .result = result_of(read->second)});
-  const Result<void>& result = completions_.back().result;
+  const Read read = std::move(reads_.extract(tag).mapped());
+  Result<void> result = result_of(read);
   if (!result.ok() && result.error().kind != ErrorKind::cancelled) ++counters_.failures;
-  reads_.erase(read);
-  has_completion_.notify_one();
-  if (options_.signal != nullptr) options_.signal->raise();
+  completions_.add(read.request, std::move(result));
 }
 
 Result<void> ReadQueue::result_of(const Read& read) const {

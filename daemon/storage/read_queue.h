@@ -15,21 +15,9 @@
 
 #include "platform/file.h"
 #include "storage/block_reader.h"
+#include "storage/completion_queue.h"
 
 namespace glmd {
-
-// Wakes a compute thread that waits for several readers at once.
-class ReadSignal {
- public:
-  void raise();
-  // Returns once it was raised after the last wait.
-  void wait();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable has_changed_;
-  bool is_raised_ = false;
-};
 
 struct ReadQueueOptions {
   // A request is cut into equal segments of at most so much: large enough that the disk's cost of a
@@ -104,18 +92,17 @@ class ReadQueue {
   void end_segment(const ReadSegment& segment, std::optional<Failure> failure);
   void complete(uint64_t tag);
   Result<void> result_of(const Read& read) const;
-  ReadCompletion take_completion();
   int64_t busy_ns() const;
 
   const std::vector<File> files_;
   const ReadQueueOptions options_;
   int64_t outstanding_ = 0;  // compute thread only
+  CompletionQueue completions_;
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable has_segment_, has_completion_;
-  std::unordered_map<uint64_t, Read> reads_;  // without a completion yet
+  std::condition_variable has_segment_;
+  std::unordered_map<uint64_t, Read> reads_;  // that have not ended
   std::deque<uint64_t> demand_, look_ahead_;  // not wholly begun
-  std::deque<ReadCompletion> completions_;
   int in_flight_ = 0, look_ahead_in_flight_ = 0;
   ReadCounters counters_;
   int64_t busy_since_ns_ = 0;  // while in_flight_ > 0

@@ -224,10 +224,8 @@ ReadCompletion ReplicaSet::wait() {
 
 std::optional<ReadCompletion> ReplicaSet::poll() {
   for (size_t disk = 0; disk < disks_.size(); ++disk) collect(disk);
-  if (completions_.empty()) return std::nullopt;
-  ReadCompletion completion = std::move(completions_.front());
-  completions_.pop_front();
-  --outstanding_;
+  std::optional<ReadCompletion> completion = completions_.poll();
+  outstanding_ -= completion ? 1 : 0;
   return completion;
 }
 
@@ -287,13 +285,13 @@ bool ReplicaSet::try_elsewhere(Part part) {
 void ReplicaSet::finish_read(uint64_t tag) {
   Read read = std::move(reads_.extract(tag).mapped());
   if (read.failure) {
-    completions_.push_back({.tag = tag, .result = std::move(*read.failure)});
+    completions_.add(read.request, std::move(*read.failure));
     return;
   }
   std::sort(read.shares.begin(), read.shares.end(),
             [](const Share& a, const Share& b) { return a.offset < b.offset; });
   last_shares_[{read.request.file, read.request.offset}] = std::move(read.shares);
-  completions_.push_back({.tag = tag, .result = {}});
+  completions_.add(read.request, {});
 }
 
 ReadCounters ReplicaSet::counters() const {

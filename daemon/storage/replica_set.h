@@ -4,7 +4,6 @@
 // Thread: the compute thread's, like all block readers.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "platform/clock.h"
+#include "storage/completion_queue.h"
 #include "storage/container.h"
 #include "storage/reader_choice.h"
 
@@ -109,12 +109,12 @@ class ReplicaSet : public BlockReader {
 
   const Clock& clock_;
   const ReplicaOptions options_;
-  ReadSignal signal_;  // outlives the readers
+  ReadSignal signal_;                      // outlives the readers
+  CompletionQueue completions_{&signal_};  // checks what several disks gave together
   std::vector<Disk> disks_;
   std::unordered_map<uint64_t, Read> reads_;
   std::unordered_map<uint64_t, Part> parts_;
   uint64_t next_part_ = 0;
-  std::deque<ReadCompletion> completions_;
   int64_t outstanding_ = 0;
   // Which disk gave which bytes of an expert last: a re-read takes them from others.
   std::map<std::pair<int32_t, int64_t>, std::vector<Share>> last_shares_;

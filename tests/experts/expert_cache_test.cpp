@@ -105,6 +105,26 @@ TEST(ExpertCache, sizes_share_the_arena_by_their_experts_and_leave_no_slot_unuse
   EXPECT_EQ(all.slot_count(), 100);
 }
 
+// Reads expert 0 twice: it is evicted in between.
+int64_t checked_reads(Verify verify) {
+  Rig rig(8, 2, 1);
+  ExpertCache cache =
+      ExpertCache::create(rig.extents(8), 2 * expert_size, rig.reader, verify).value();
+  for (const int32_t expert : {0, 1, 2, 3, 0}) {
+    const std::vector<ExpertWant> wants = {{expert, 1, 1}};
+    cache.begin_step({0, 8}, wants);
+    EXPECT_TRUE(cache.start_load(expert));
+    EXPECT_TRUE(cache.wait_for_arrival().lease.ok());
+  }
+  return rig.reader.checked_count;
+}
+
+TEST(ExpertCache, checksums_are_asked_for_as_the_setting_says) {
+  EXPECT_EQ(checked_reads(Verify::off), 0);
+  EXPECT_EQ(checked_reads(Verify::first_read), 4);
+  EXPECT_EQ(checked_reads(Verify::always), 5);
+}
+
 TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
   Rig rig(8, 2, 2);
   rig.begin_step({0});

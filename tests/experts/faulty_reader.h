@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "storage/block_reader.h"
+#include "storage/completion_queue.h"
 
 namespace glmd {
 
@@ -55,7 +56,7 @@ class FaultyReader : public BlockReader {
     const uint8_t* from = content_.data() + request.offset;
     if (share() >= fault_share_) {
       std::copy_n(from, request.bytes, request.target);
-      return {request.tag, Result<void>()};
+      return {request.tag, checked(request)};
     }
     const int64_t got = static_cast<int64_t>(random_()) % request.bytes;
     std::copy_n(from, got, request.target);
@@ -71,14 +72,21 @@ class FaultyReader : public BlockReader {
     }
     std::copy_n(from, request.bytes, request.target);
     request.target[got] ^= static_cast<uint8_t>(1 << random_() % 8);
-    return {request.tag, Result<void>()};
+    return {request.tag, checked(request)};
   }
 
   std::vector<int64_t> submitted;  // offsets, in order
+  int64_t checked_count = 0;       // reads that came and were hashed
   double silent_share = 0.5;       // of polls: they find nothing though reads are under way
 
  private:
   double share() { return static_cast<double>(random_() % 1000) / 1000; }
+
+  Result<void> checked(const ReadRequest& request) {
+    if (!request.checksum) return {};
+    ++checked_count;
+    return compare_checksum(request);
+  }
 
   // Demand first, else in any order.
   ReadRequest take_next() {

@@ -10,6 +10,7 @@
 
 #include "platform/aligned_memory.h"
 #include "storage/io_uring_reader.h"
+#include "storage/manifest.h"
 #include "storage/reader_choice.h"
 #include "storage/replica_set.h"
 #include "storage/thread_reader.h"
@@ -191,6 +192,30 @@ class SeededRun {
   std::map<uint64_t, Outstanding> outstanding_;
   uint64_t next_tag_ = 0;
 };
+
+TEST_P(BlockReaders, bytes_that_do_not_hash_to_their_checksum_are_an_error) {
+  const auto reader = open();
+  AlignedMemory memory = AlignedMemory::allocate(2 * file_blocks * block).value();
+  const auto submit = [&](uint64_t tag, uint64_t hash) {
+    reader->submit({.file = 1,
+                    .bytes = file_blocks * block,
+                    .target = memory.data() + static_cast<int64_t>(tag) * file_blocks * block,
+                    .tag = tag,
+                    .checksum = ReadChecksum{.hash = hash, .file_name = "f1"}});
+  };
+  const uint64_t right = hash_bytes(contents_[1]);
+  submit(0, right);
+  submit(1, right + 1);
+  for (int i = 0; i < 2; ++i) {
+    const ReadCompletion completion = reader->wait();
+    EXPECT_EQ(completion.result.ok(), completion.tag == 0);
+    if (completion.tag == 0) continue;
+    EXPECT_EQ(completion.result.error().message,
+              fmt::format("f1: checksum of {} bytes at 0: wanted {:016x}, got {:016x}",
+                          file_blocks * block, right + 1, right));
+  }
+  EXPECT_EQ(reader->outstanding(), 0);
+}
 
 TEST_P(BlockReaders, every_tag_completes_once_with_its_bytes_in_500_seeded_runs) {
   AlignedMemory memory =

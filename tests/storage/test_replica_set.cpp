@@ -7,6 +7,7 @@
 #include <random>
 
 #include "platform/aligned_memory.h"
+#include "storage/manifest.h"
 #include "storage/replica_set.h"
 #include "storage/thread_reader.h"
 #include "tests/convert/tiny_checkpoint.h"
@@ -179,10 +180,16 @@ TEST_F(ReplicaSetTest, a_reread_takes_every_byte_from_another_disk) {
   std::string bad = content_;  // b has wrong bytes where it is asked for the second half
   bad[expert_size - 1] = static_cast<char>(bad[expert_size - 1] ^ 1);
   test::write_text(path_of("b"), bad);
-  set->submit(request(0));
-  ASSERT_TRUE(set->wait().result.ok());
+  const ReadChecksum right{.hash = hash_bytes(std::string_view(content_).substr(0, expert_size)),
+                           .file_name = "experts-003.safetensors"};
+  ReadRequest first = request(0), again = request(0, true);
+  first.checksum = again.checksum = right;
+  set->submit(first);
+  const ReadCompletion wrong = set->wait();
+  ASSERT_FALSE(wrong.result.ok());
+  EXPECT_EQ(wrong.result.error().kind, ErrorKind::corrupt);
   EXPECT_FALSE(is_right(0));
-  set->submit(request(0, true));
+  set->submit(again);
   ASSERT_TRUE(set->wait().result.ok());
   EXPECT_TRUE(is_right(0));
 }

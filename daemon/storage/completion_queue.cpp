@@ -1,0 +1,93 @@
+#include "storage/completion_queue.h"
+
+#include <utility>
+
+#include "storage/manifest.h"
+
+namespace glmd {
+
+void ReadSignal::raise() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_raised_ = true;
+  }
+  has_changed_.notify_one();
+}
+
+void ReadSignal::wait() {
+  std::unique_lock lock(mutex_);
+  has_changed_.wait(lock, [this] { return is_raised_; });
+  is_raised_ = false;
+}
+
+Result<void> compare_checksum(const ReadRequest& request) {
+  const ReadChecksum& wanted = *request.checksum;
+  const uint64_t got = hash_bytes({request.target, static_cast<size_t>(request.bytes)});
+  if (got == wanted.hash) return {};
+  return error(ErrorKind::corrupt, "{}: checksum of {} bytes at {}: wanted {:016x}, got {:016x}",
+               wanted.file_name, request.bytes, request.offset, wanted.hash, got);
+}
+
+CompletionQueue::~CompletionQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+  }
+  has_check_.notify_one();
+  if (checker_.joinable()) checker_.join();
+}
+
+void CompletionQueue::add(const ReadRequest& request, Result<void> result) {
+  if (!request.checksum || !result.ok()) {
+    hand_over({.tag = request.tag, .result = std::move(result)});
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    checks_.push_back(request);
+    if (!checker_.joinable()) checker_ = std::thread([this] { check_reads(); });
+  }
+  has_check_.notify_one();
+}
+
+void CompletionQueue::check_reads() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    has_check_.wait(lock, [this] { return is_closed_ || !checks_.empty(); });
+    if (is_closed_) return;
+    const ReadRequest request = checks_.front();
+    checks_.pop_front();
+    lock.unlock();
+    hand_over({.tag = request.tag, .result = compare_checksum(request)});
+    lock.lock();
+  }
+}
+
+void CompletionQueue::hand_over(ReadCompletion completion) {
+  {
+    const std::lock_guard lock(mutex_);
+    completions_.push_back(std::move(completion));
+  }
+  has_completion_.notify_one();
+  if (signal_ != nullptr) signal_->raise();
+}
+
+ReadCompletion CompletionQueue::wait() {
+  std::unique_lock lock(mutex_);
+  has_completion_.wait(lock, [this] { return !completions_.empty(); });
+  return take();
+}
+
+std::optional<ReadCompletion> CompletionQueue::poll() {
+  const std::lock_guard lock(mutex_);
+  if (completions_.empty()) return std::nullopt;
+  return take();
+}
+
+ReadCompletion CompletionQueue::take() {
+  ReadCompletion completion = std::move(completions_.front());
+  completions_.pop_front();
+  return completion;
+}
+
+}  // namespace glmd
