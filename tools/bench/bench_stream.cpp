@@ -1,6 +1,7 @@
 #include "bench_stream.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -10,6 +11,7 @@
 #include "model/families.h"
 #include "platform/clock.h"
 #include "storage/reader_choice.h"
+#include "stream_bound.h"
 
 namespace glmd {
 namespace {
@@ -27,10 +29,11 @@ struct Options {
   bool as_json = false;
 };
 
-constexpr int64_t text_tokens = 64;    // then another prompt begins
-constexpr int64_t prompt_tokens = 8;   // of these, read at once; the others are decoded
-constexpr int64_t resident_share = 2;  // times the experts of a token, all in memory
-constexpr int64_t disk_bytes_max = int64_t{4} << 30;
+constexpr int64_t text_tokens = 64;      // then another prompt begins
+constexpr int64_t prompt_tokens = 8;     // of these, read at once; the others are decoded
+constexpr int64_t piece_tokens = 8;      // then disk and arithmetic are measured alone
+constexpr double slice_seconds = 0.5;    // of each of these measurements
+constexpr int64_t reads_under_way = 16;  // experts: more segments than a reader begins
 
 // What the bench needs to know of a model.
 struct Slice {
@@ -81,7 +84,7 @@ class RoutingTable : public RoutingSource {
       }
     }
   }
-  // Every token goes to experts that stay in memory; none is guessed.
+  // Every token goes to the same experts, which stay in memory.
   explicit RoutingTable(const Slice& slice) : slice_(slice), is_resident_(true) {}
 
   void begin_text(int64_t first_token) { first_token_ = first_token; }
@@ -113,8 +116,7 @@ class RoutingTable : public RoutingSource {
         std::find(slice_.layers.begin(), slice_.layers.end(), layer) - slice_.layers.begin();
     for (int64_t rank = 0; rank < slice_.chosen; ++rank) {
       choices[rank].expert = is_resident_
-                                 ? static_cast<int32_t>((position * slice_.chosen + rank) %
-                                                        (resident_share * slice_.chosen))
+                                 ? static_cast<int32_t>(rank)
                                  : experts[index_of(first_token_ + position, layer_index) + rank];
     }
   }
@@ -128,10 +130,7 @@ class RoutingTable : public RoutingSource {
 struct Run {
   std::vector<double> seconds;  // of each decoded token
   ExpertCacheStats stats;       // of these tokens
-  double per_token() const {
-    return std::accumulate(seconds.begin(), seconds.end(), 0.0) /
-           static_cast<double>(seconds.size());
-  }
+  double total_seconds() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 };
 
 ExpertCacheStats operator-(const ExpertCacheStats& a, const ExpertCacheStats& b) {
@@ -152,33 +151,54 @@ ExpertCacheStats& operator+=(ExpertCacheStats& a, const ExpertCacheStats& b) {
   return a;
 }
 
-// Runs the texts of the table; what follows `warm_up` tokens is measured.
-Result<Run> run_texts(Model& model, RoutingTable& routing, int64_t warm_up, int64_t tokens) {
-  const SteadyClock clock;
-  Run run;
-  for (int64_t first = 0; std::ssize(run.seconds) < tokens; first += text_tokens) {
-    routing.begin_text(first);
-    const std::unique_ptr<SequenceState> sequence = TRY(model.new_sequence(text_tokens));
-    for (int64_t position = 0; position < text_tokens && std::ssize(run.seconds) < tokens;) {
-      const int64_t rows = position == 0 ? prompt_tokens : 1;
-      std::vector<int32_t> ids;
-      for (int64_t i = 0; i < rows; ++i) {
-        ids.push_back(static_cast<int32_t>((first + position + i) * 31 % model.shape().vocabulary));
+// The texts of a table, one after the other, in pieces.
+class TextRun {
+ public:
+  TextRun(Model& model, RoutingTable& routing) : model_(model), routing_(routing) {}
+
+  // Decodes so many tokens more; prompts in between are read and not counted.
+  Result<Run> decode(int64_t tokens) {
+    const SteadyClock clock;
+    Run run;
+    while (std::ssize(run.seconds) < tokens) {
+      if (position_ == 0) {
+        routing_.begin_text(first_);
+        sequence_ = TRY(model_.new_sequence(text_tokens));
+        TRY(step(prompt_tokens));
+        continue;
       }
-      const ExpertCacheStats before = model.expert_stats();
+      const ExpertCacheStats before = model_.expert_stats();
       const int64_t begin_ns = clock.now_ns();
-      const BatchPart part{.sequence = sequence.get(), .tokens = ids, .wants_logits = true};
-      const PassPtr pass = TRY(model.begin({&part, 1}));
-      while (!pass->is_done()) TRY(pass->run_layer());
-      pass->commit();
-      position += rows;
-      if (first + position <= warm_up || rows > 1) continue;
+      TRY(step(1));
       run.seconds.push_back(static_cast<double>(clock.now_ns() - begin_ns) * 1e-9);
-      run.stats += model.expert_stats() - before;
+      run.stats += model_.expert_stats() - before;
     }
+    return run;
   }
-  return run;
-}
+
+ private:
+  Result<void> step(int64_t rows) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < rows; ++i) {
+      ids.push_back(
+          static_cast<int32_t>((first_ + position_ + i) * 31 % model_.shape().vocabulary));
+    }
+    const BatchPart part{.sequence = sequence_.get(), .tokens = ids, .wants_logits = true};
+    const PassPtr pass = TRY(model_.begin({&part, 1}));
+    while (!pass->is_done()) TRY(pass->run_layer());
+    pass->commit();
+    position_ += rows;
+    if (position_ < text_tokens) return {};
+    position_ = 0;
+    first_ += text_tokens;
+    return {};
+  }
+
+  Model& model_;
+  RoutingTable& routing_;
+  std::unique_ptr<SequenceState> sequence_;
+  int64_t first_ = 0, position_ = 0;  // of the text, in it
+};
 
 Result<std::unique_ptr<Model>> open_slice(const Container& container, const Options& options,
                                           int64_t arena_bytes, RoutingTable& routing) {
@@ -196,111 +216,212 @@ Result<std::unique_ptr<Model>> open_slice(const Container& container, const Opti
 }
 
 // The same steps with every expert in memory: what arithmetic and memory allow.
-Result<double> compute_seconds(const Container& container, const Slice& slice,
-                               const Options& options) {
-  RoutingTable routing(slice);
-  const int64_t arena_bytes =
-      2 * resident_share * slice.chosen * std::ssize(slice.layers) * slice.expert_bytes();
-  const std::unique_ptr<Model> model = TRY(open_slice(container, options, arena_bytes, routing));
-  const Run run = TRY(run_texts(*model, routing, text_tokens, text_tokens));
-  if (run.stats.misses > 0) {
-    return error(ErrorKind::internal, "wanted every expert in memory, got {} misses",
-                 run.stats.misses);
+class ComputeAlone {
+ public:
+  static Result<std::unique_ptr<ComputeAlone>> open(const Container& container, const Slice& slice,
+                                                    const Options& options) {
+    auto alone = std::make_unique<ComputeAlone>(slice);
+    const auto experts = static_cast<int64_t>(slice.token_experts());
+    alone->model_ = TRY(open_slice(
+        container, options, (experts + experts / 4) * slice.expert_bytes(), alone->routing_));
+    alone->run_.emplace(*alone->model_, alone->routing_);
+    TRY(alone->run_->decode(2));
+    return alone;
   }
-  return median(run.seconds);
-}
+  explicit ComputeAlone(const Slice& slice) : routing_(slice) {}
 
-// The disk alone, driven through a cache of the same size with the same routing.
-struct DiskAlone {
-  double bytes_per_second = 0;   // as many reads under way as the reader likes
-  double seconds_per_token = 0;  // layer after layer, each waited for
+  Result<double> token_seconds() {
+    std::vector<double> seconds;
+    while (std::accumulate(seconds.begin(), seconds.end(), 0.0) < slice_seconds) {
+      const Run run = TRY(run_->decode(1));
+      if (run.stats.misses > 0) {
+        return error(ErrorKind::internal, "wanted every expert in memory, got {} misses",
+                     run.stats.misses);
+      }
+      seconds.push_back(run.seconds[0]);
+    }
+    return median(seconds);
+  }
+
+ private:
+  RoutingTable routing_;
+  std::unique_ptr<Model> model_;
+  std::optional<TextRun> run_;
 };
 
-Result<DiskAlone> measure_disk(const Container& container, const Slice& slice,
-                               const Options& options, int64_t arena_bytes,
-                               const RoutingTable& routing) {
-  const SteadyClock clock;
+// Every read is done at once, and nothing is read.
+class NoReader : public BlockReader {
+ public:
+  void submit(const ReadRequest& request) override { tags_.push_back(request.tag); }
+  void promote(uint64_t) override {}
+  void cancel(uint64_t) override {}
+  int64_t outstanding() const override { return std::ssize(tags_); }
+  std::optional<ReadCompletion> poll() override {
+    if (tags_.empty()) return std::nullopt;
+    return wait();
+  }
+  ReadCompletion wait() override {
+    const uint64_t tag = tags_.back();
+    tags_.pop_back();
+    return {tag, {}};
+  }
+
+ private:
+  std::vector<uint64_t> tags_;
+};
+
+// What a cache of that size reads for the measured tokens: [tokens x layers][experts].
+using Misses = std::vector<std::vector<const Tensor*>>;
+
+Result<Misses> misses_of(const Slice& slice, const Options& options, int64_t arena_bytes,
+                         const RoutingTable& routing) {
   std::vector<ExpertExtent> extents;
   for (const Tensor* tensor : slice.tensors) {
-    extents.push_back({.file = tensor->file,
-                       .offset = tensor->offset,
-                       .bytes = tensor->bytes,
-                       .name = tensor->name,
-                       .file_name = container.files()[tensor->file]});
+    extents.push_back({.bytes = tensor->bytes, .name = {}, .file_name = {}});
   }
-  const OpenedReader opened = TRY(open_block_reader(container.files(), {.kind = options.reader}));
+  NoReader reader;
   ExpertCache cache =
-      TRY(ExpertCache::create(std::move(extents), arena_bytes, *opened.reader, Verify::off));
+      TRY(ExpertCache::create(std::move(extents), std::max(arena_bytes, 2 * slice.expert_bytes()),
+                              reader, Verify::off, slice.experts));
   cache.allow_read_ahead(options.look_ahead != LookAhead::off);
-  std::vector<const Tensor*> missed;
-  double seconds = 0;
-  int64_t missed_bytes = 0, token = 0, counted = 0;
-  for (; token < options.warm_up + options.tokens && missed_bytes < disk_bytes_max; ++token) {
+  Misses misses;
+  for (int64_t token = 0; token < options.warm_up + options.tokens; ++token) {
     cache.advance(1);
-    const bool is_counted = token >= options.warm_up;
-    counted += is_counted;
     for (int64_t layer = 0; layer < std::ssize(slice.layers); ++layer) {
       std::vector<ExpertWant> wants;
       for (const int32_t expert : routing.experts_of(token, layer)) wants.push_back({expert, 1, 1});
-      const int64_t begin_ns = clock.now_ns();
       cache.begin_step(
           {static_cast<int32_t>(layer * slice.experts), static_cast<int32_t>(slice.experts)},
           wants);
+      std::vector<const Tensor*> missed;
       for (const ExpertWant& want : wants) {
         if (cache.find(want.expert)) continue;
         while (!cache.start_load(want.expert)) TRY(cache.wait_for_arrival().lease);
-        if (!is_counted) continue;
         missed.push_back(slice.tensors[want.expert]);
-        missed_bytes += missed.back()->bytes;
       }
-      while (cache.loading_count() > 0) TRY(cache.wait_for_arrival().lease);
-      if (is_counted) seconds += static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
+      cache.drain();
+      if (token >= options.warm_up) misses.push_back(std::move(missed));
     }
+  }
+  return misses;
+}
+
+// The disk alone: the reads of the run by a reader of the same kind, nothing else going on. Targets
+// are huge pages that were touched before, like the slots of an arena that has been filled once: a
+// disk that writes into small pages is less than half as fast, one that meets new pages slower too.
+class DiskAlone {
+ public:
+  static Result<std::unique_ptr<DiskAlone>> open(const Container& container, const Slice& slice,
+                                                 const Options& options, Misses misses) {
+    auto disk = std::make_unique<DiskAlone>();
+    disk->misses_ = std::move(misses);
+    disk->expert_bytes_ = slice.expert_bytes();
+    disk->opened_ = TRY(open_block_reader(container.files(), {.kind = options.reader}));
+    disk->targets_ = TRY(AlignedMemory::allocate(reads_under_way * slice.expert_bytes()));
+    std::memset(disk->targets_.data(), 1, static_cast<size_t>(disk->targets_.size_bytes()));
+    return disk;
   }
 
-  // The same experts once more, without waiting between layers.
-  AlignedMemory targets = TRY(AlignedMemory::allocate(16 * slice.expert_bytes()));
-  const int64_t begin_ns = clock.now_ns();
-  for (size_t begun = 0, ended = 0; ended < missed.size();) {
-    if (begun < missed.size() && begun - ended < 16) {
-      opened.reader->submit({.file = missed[begun]->file,
-                             .offset = missed[begun]->offset,
-                             .bytes = missed[begun]->bytes,
-                             .target = targets.data() + begun % 16 * slice.expert_bytes(),
-                             .tag = begun});
-      ++begun;
-      continue;
+  // Bytes a second with always enough reads under way.
+  Result<double> rate() { return measure(false); }
+  // The same, each layer's reads waited for before the next are begun.
+  Result<double> serial_rate() { return measure(true); }
+
+ private:
+  Result<double> measure(bool waits_for_layers) {
+    const SteadyClock clock;
+    BlockReader& reader = *opened_.reader;
+    const int64_t begin_ns = clock.now_ns();
+    const auto seconds = [&] { return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9; };
+    int64_t bytes = 0;
+    while (seconds() < slice_seconds) {
+      for (const Tensor* tensor : misses_[next_++ % misses_.size()]) {
+        if (reader.outstanding() == reads_under_way) TRY(finish_one());
+        reader.submit({.file = tensor->file,
+                       .offset = tensor->offset,
+                       .bytes = tensor->bytes,
+                       .target = targets_.data() + free_.back() * expert_bytes_,
+                       .tag = static_cast<uint64_t>(free_.back())});
+        free_.pop_back();
+        bytes += tensor->bytes;
+      }
+      if (waits_for_layers) TRY(finish_all());
     }
-    TRY(opened.reader->wait().result);
-    ++ended;
+    TRY(finish_all());
+    return static_cast<double>(bytes) / seconds();
   }
-  return DiskAlone{
-      .bytes_per_second = static_cast<double>(missed_bytes) /
-                          (static_cast<double>(clock.now_ns() - begin_ns) * 1e-9),
-      .seconds_per_token = seconds / static_cast<double>(std::max<int64_t>(1, counted))};
+  Result<void> finish_one() {
+    ReadCompletion completion = opened_.reader->wait();
+    free_.push_back(static_cast<int64_t>(completion.tag));
+    return std::move(completion.result);
+  }
+  Result<void> finish_all() {
+    while (opened_.reader->outstanding() > 0) TRY(finish_one());
+    return {};
+  }
+
+  Misses misses_;
+  size_t next_ = 0;
+  int64_t expert_bytes_ = 0;
+  OpenedReader opened_;
+  AlignedMemory targets_;
+  std::vector<int64_t> free_ = [] {
+    std::vector<int64_t> places(reads_under_way);
+    std::iota(places.begin(), places.end(), 0);
+    return places;
+  }();
+};
+
+// How far apart the slices lie: a machine that drifts shows it here.
+template <typename Of>
+double spread_of(const std::vector<AloneSlice>& slices, Of of) {
+  const auto [least, most] =
+      std::minmax_element(slices.begin(), slices.end(),
+                          [&](const AloneSlice& a, const AloneSlice& b) { return of(a) < of(b); });
+  return of(*most) / of(*least);
 }
 
 Result<void> bench_share(const Container& container, const Slice& slice, const Options& options,
-                         double cached, double compute) {
+                         double cached, ComputeAlone& compute) {
   const auto arena_bytes = static_cast<int64_t>(cached * static_cast<double>(slice.bytes));
   RoutingTable routing(slice, options.warm_up + 2 * options.tokens + 2 * text_tokens,
                        options.recall);
+  Misses misses = TRY(misses_of(slice, options, arena_bytes, routing));
+  const auto disk = TRY(DiskAlone::open(container, slice, options, std::move(misses)));
+  const std::unique_ptr<Model> model = TRY(open_slice(container, options, arena_bytes, routing));
+  TextRun text(*model, routing);
+  TRY(text.decode(options.warm_up));
+
   Run run;
-  {
-    const std::unique_ptr<Model> model = TRY(open_slice(container, options, arena_bytes, routing));
-    run = TRY(run_texts(*model, routing, options.warm_up, options.tokens));
+  std::vector<StreamPiece> pieces;
+  std::vector<AloneSlice> slices;
+  const auto look = [&]() -> Result<void> {
+    slices.push_back({.disk_bytes_per_s = TRY(disk->rate()),
+                      .serial_bytes_per_s = options.with_serial ? TRY(disk->serial_rate()) : 1,
+                      .compute_seconds = TRY(compute.token_seconds())});
+    return {};
+  };
+  TRY(look());
+  while (std::ssize(run.seconds) < options.tokens) {
+    const Run piece =
+        TRY(text.decode(std::min(piece_tokens, options.tokens - std::ssize(run.seconds))));
+    TRY(look());
+    // A used guess is a miss that came early.
+    const int64_t needed = piece.stats.misses + piece.stats.ahead_used;
+    pieces.push_back({.tokens = std::ssize(piece.seconds),
+                      .seconds = piece.total_seconds(),
+                      .needed_bytes = static_cast<double>(needed * slice.expert_bytes())});
+    run.seconds.insert(run.seconds.end(), piece.seconds.begin(), piece.seconds.end());
+    run.stats += piece.stats;
   }
-  const DiskAlone disk = TRY(measure_disk(container, slice, options, arena_bytes, routing));
+  const StreamBound bound = bound_of(pieces, slices);
 
   const ExpertCacheStats& stats = run.stats;
-  const auto per_token = [&](double value) {
-    return value / static_cast<double>(run.seconds.size());
-  };
-  // What had to be read, by whomever: a used guess is a miss that came early.
-  const double needed_bytes =
-      per_token(static_cast<double>((stats.misses + stats.ahead_used) * slice.expert_bytes()));
-  const double disk_seconds = needed_bytes / disk.bytes_per_second;
-  const double bound = 1 / std::max(disk_seconds, compute);
+  const auto tokens = static_cast<double>(run.seconds.size());
+  const auto per_token = [&](double value) { return value / tokens; };
+  const auto count = [&](int64_t value) { return per_token(static_cast<double>(value)); };
+  double needed_bytes = 0;
+  for (const StreamPiece& piece : pieces) needed_bytes += piece.needed_bytes;
 
   Measurement m = {.bench = "stream",
                    .varied = {{"cached", cached},
@@ -319,34 +440,36 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
     m.bound = of;
     report(m, options.as_json);
   };
-  say("disk", disk.bytes_per_second * 1e-9, "GB/s");
-  say("disk_alone", 1 / disk_seconds, "tok/s");
-  say("compute", 1 / compute, "tok/s");
-  say("needed", needed_bytes * 1e-9, "GB/tok");
-  say("read", per_token(static_cast<double>(stats.read_bytes)) * 1e-9, "GB/tok");
-  say("hits", per_token(static_cast<double>(stats.hits - stats.ahead_used)), "1/tok",
-      slice.token_experts());
-  say("ahead_issued", per_token(static_cast<double>(stats.ahead_issued)), "1/tok");
-  say("ahead_used", per_token(static_cast<double>(stats.ahead_used)), "1/tok");
-  say("ahead_late", per_token(static_cast<double>(stats.ahead_late)), "1/tok");
-  say("ahead_wasted", per_token(static_cast<double>(stats.ahead_wasted)), "1/tok");
-  say("median", 1 / median(run.seconds), "tok/s", bound);
+  say("disk", needed_bytes / bound.disk_seconds * 1e-9, "GB/s");
+  say("disk_spread", spread_of(slices, [](const AloneSlice& s) { return s.disk_bytes_per_s; }),
+      "x");
+  say("disk_alone", tokens / bound.disk_seconds, "tok/s");
+  say("compute", tokens / bound.compute_seconds, "tok/s");
+  say("compute_spread", spread_of(slices, [](const AloneSlice& s) { return s.compute_seconds; }),
+      "x");
+  say("needed", per_token(needed_bytes) * 1e-9, "GB/tok");
+  say("read", count(stats.read_bytes) * 1e-9, "GB/tok");
+  say("hits", count(stats.hits - stats.ahead_used), "1/tok", slice.token_experts());
+  say("ahead_issued", count(stats.ahead_issued), "1/tok");
+  say("ahead_used", count(stats.ahead_used), "1/tok");
+  say("ahead_late", count(stats.ahead_late), "1/tok");
+  say("ahead_wasted", count(stats.ahead_wasted), "1/tok");
   say("waited", per_token(stats.wait_seconds) * 1e3, "ms/tok");
+  say("median", 1 / median(run.seconds), "tok/s", tokens / bound.least_seconds());
   if (options.with_serial) {
-    const double serial = 1 / (compute + disk.seconds_per_token);
-    say("serial", serial, "tok/s");
-    say("over_serial", 1 / run.per_token() / serial, "x");
+    say("serial", tokens / bound.serial_seconds, "tok/s");
+    say("over_serial", bound.over_serial(), "x");
   }
-  say("total", 1 / run.per_token(), "tok/s", bound);
+  say("total", tokens / bound.seconds, "tok/s", tokens / bound.least_seconds());
   return {};
 }
 
 Result<void> run(const Options& options) {
   const Container container = TRY(Container::open(options.model));
   const Slice slice = TRY(slice_of(container));
-  const double compute = TRY(compute_seconds(container, slice, options));
+  const auto compute = TRY(ComputeAlone::open(container, slice, options));
   for (const double cached : options.cached) {
-    TRY(bench_share(container, slice, options, cached, compute));
+    TRY(bench_share(container, slice, options, cached, *compute));
   }
   return {};
 }
@@ -381,7 +504,7 @@ BenchCommand add_stream_command(CLI::App& parent) {
       ->check(CLI::Range(0.6, 0.88));
   app->add_option("--threads", options->threads, "threads of the team")->check(CLI::Range(1, 1024));
   app->add_flag("--serial", options->with_serial,
-                "also: each layer's reads alone and the arithmetic alone, one after the other");
+                "also: each layer's reads alone, then its arithmetic alone");
   app->add_flag("--json", options->as_json, "one object a line");
   return {app, [options] { return run(*options); }};
 }

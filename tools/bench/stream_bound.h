@@ -1,0 +1,41 @@
+// What a streaming run is held against: the disk and the arithmetic, each alone. The speed of a
+// shared machine drifts, so both are measured in short slices before and after every piece of the
+// run, and a piece is held to the better of its two neighbours. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace glmd {
+
+// A piece of the run.
+struct StreamPiece {
+  int64_t tokens = 0;
+  double seconds = 0;       // of all its tokens
+  double needed_bytes = 0;  // that had to be read, by whomever
+};
+
+// One look at what each can do alone.
+struct AloneSlice {
+  double disk_bytes_per_s = 0;    // always enough reads under way
+  double serial_bytes_per_s = 0;  // layer after layer, each waited for
+  double compute_seconds = 0;     // of a token, every expert in memory
+};
+
+struct StreamBound {
+  double seconds = 0;          // the run
+  double disk_seconds = 0;     // its reads alone
+  double compute_seconds = 0;  // its arithmetic alone
+  double serial_seconds = 0;   // each layer's reads, then its arithmetic
+  double least_seconds() const {
+    return disk_seconds > compute_seconds ? disk_seconds : compute_seconds;
+  }
+  double share() const { return least_seconds() / seconds; }
+  double over_serial() const { return serial_seconds / seconds; }
+};
+
+// `slices` has one more than `pieces`: slice i lies before piece i, slice i + 1 after it.
+StreamBound bound_of(std::span<const StreamPiece> pieces, std::span<const AloneSlice> slices);
+
+}  // namespace glmd
