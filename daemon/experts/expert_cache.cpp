@@ -306,6 +306,11 @@ void ExpertCache::want_staged(int32_t index, Purpose purpose) {
   std::erase(size_class.staged, index);
   std::erase(size_class.discarded, index);
   set_purpose(index, purpose);
+  // A resident of its own layer makes room now that the step's wants are known; otherwise the next
+  // read ahead would have to evict one blindly.
+  if (size_class.resident_count <= resident_max(size_class)) return;
+  const int32_t victim = first_victim(size_class, entries_[slots_[index].expert].layer);
+  if (victim >= 0 && !victims_.use(victim).is_wanted) make_free(victim);
 }
 
 bool ExpertCache::read_ahead(int32_t expert) {

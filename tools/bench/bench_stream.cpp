@@ -440,7 +440,8 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
     m.bound = of;
     report(m, options.as_json);
   };
-  say("disk", needed_bytes / bound.disk_seconds * 1e-9, "GB/s");
+  const double disk_rate = needed_bytes / bound.disk_seconds;
+  say("disk", disk_rate * 1e-9, "GB/s");
   say("disk_spread", spread_of(slices, [](const AloneSlice& s) { return s.disk_bytes_per_s; }),
       "x");
   say("disk_alone", tokens / bound.disk_seconds, "tok/s");
@@ -454,6 +455,9 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   say("ahead_used", count(stats.ahead_used), "1/tok");
   say("ahead_late", count(stats.ahead_late), "1/tok");
   say("ahead_wasted", count(stats.ahead_wasted), "1/tok");
+  say("reading", stats.read_seconds / bound.seconds, "of time");
+  say("rate", static_cast<double>(stats.read_bytes) / stats.read_seconds * 1e-9, "GB/s",
+      disk_rate * 1e-9);
   say("waited", per_token(stats.wait_seconds) * 1e3, "ms/tok");
   say("median", 1 / median(run.seconds), "tok/s", tokens / bound.least_seconds());
   if (options.with_serial) {
