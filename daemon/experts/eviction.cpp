@@ -30,7 +30,7 @@ int32_t choose_victim(std::span<const SlotUse> slots) {
 
 int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count) {
   const auto layer_count = static_cast<int64_t>(held.size());
-  if (own >= 0 && held[own] > 0 && held[own] * layer_count >= slot_count) return own;
+  if (own >= 0 && held[own] > 0 && held[own] >= slot_count / layer_count) return own;
   return static_cast<int32_t>(std::max_element(held.begin(), held.end()) - held.begin());
 }
 

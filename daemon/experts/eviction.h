@@ -35,10 +35,11 @@ bool goes_before(const SlotUse& a, const SlotUse& b);
 int32_t choose_victim(std::span<const SlotUse> slots);
 
 // The layer that gives up a slot, when layer `own` needs one more and layer i holds held[i]: itself
-// from its equal share on, else the one that holds most (the lowest such). A layer's own victims
-// are chosen when its next experts are known, whereas those that other layers used last, seldom
-// used before as most are, would go just before they are wanted again: without this, counts lose to
-// LRU. own -1: no layer's.
+// from its equal share on, rounded down, else the one that holds most (the lowest such). Rounded
+// up, the slots that are over would go round, each time as a victim of another layer. A layer's own
+// victims are chosen when its next experts are known, whereas those that other layers used last,
+// seldom used before as most are, would go just before they are wanted again: without this, counts
+// lose to LRU. own -1: no layer's.
 int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count);
 
 // The victim of each layer without looking at every slot: heaps of the evictable ones. O(log n) a

@@ -163,6 +163,19 @@ TEST(CacheReplay, what_is_replayed_is_what_the_cache_does) {
   }
 }
 
+TEST(CacheReplay, slots_that_are_over_when_layers_share_evenly_cost_no_hits) {
+  SyntheticRoutingOptions options;
+  options.layers = 6;
+  options.experts = 48;
+  const ReplayTrace trace = synthetic_trace(options, 400, 100, 4096);
+  int64_t hits = 0;
+  for (int64_t slots = 12 * options.layers; slots <= 14 * options.layers; ++slots) {
+    const ReplayTotals totals = replay(trace, parse_policy("glmd").value(), slots);
+    EXPECT_GE(totals.hits + totals.hits / 100, hits) << slots;
+    hits = totals.hits;
+  }
+}
+
 TEST(CacheReplay, a_recorded_trace_becomes_its_layers_with_experts) {
   RoutingTrace recorded;
   recorded.shape = {.identity = 1, .experts = 4, .chosen = 2, .expert_bytes = {0, 10, 20, 30}};

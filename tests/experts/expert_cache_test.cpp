@@ -372,6 +372,7 @@ TEST(Eviction, a_layer_gives_from_its_equal_share_on_else_the_one_that_holds_mos
   EXPECT_EQ(choose_giver(held, 2, 12), 2);
   EXPECT_EQ(choose_giver(held, 0, 12), 1);
   EXPECT_EQ(choose_giver(held, -1, 12), 1);
+  EXPECT_EQ(choose_giver(held, 2, 14), 2) << "14 slots are 4 for each layer and two over";
 }
 
 TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
