@@ -8,6 +8,8 @@
 #include <future>
 #include <utility>
 
+#include "platform/time_slice.h"
+
 namespace glmd {
 namespace {
 
@@ -105,6 +107,7 @@ void IoUringReader::wake() {
 }
 
 void IoUringReader::serve() {
+  ask_for_short_time_slice();
   prepare_wake_up();
   for (;;) {
     begin_segments();

@@ -25,7 +25,7 @@ struct ReadQueueOptions {
   int64_t segment_bytes = int64_t{2} << 20;
   // Segments of look-ahead under way: what demand may have to wait for. Few, as long as the disk
   // stays busy.
-  int look_ahead_in_flight_max = 4;
+  int look_ahead_in_flight_max = 2;
   ReadSignal* signal = nullptr;  // raised with each completion
 };
 

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "platform/time_slice.h"
+
 namespace glmd {
 
 Result<std::unique_ptr<ThreadReader>> ThreadReader::open(const std::vector<std::string>& paths,
@@ -28,6 +30,7 @@ ThreadReader::~ThreadReader() {
 }
 
 void ThreadReader::serve() {
+  ask_for_short_time_slice();
   while (std::optional<ReadSegment> segment = queue_.take()) {
     const int descriptor = queue_.files()[static_cast<size_t>(segment->file)].descriptor();
     ssize_t result = 0;
