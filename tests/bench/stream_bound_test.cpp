@@ -6,8 +6,11 @@
 namespace glmd {
 namespace {
 
-constexpr AloneSlice slice = {
-    .disk_bytes_per_s = 4e9, .serial_bytes_per_s = 2e9, .compute_seconds = 0.1};
+constexpr AloneSlice slice = {.disk_bytes_per_s = 4e9,
+                              .serial_bytes_per_s = 2e9,
+                              .compute_seconds = 0.1,
+                              .together_disk_bytes_per_s = 3e9,
+                              .together_compute_seconds = 0.2};
 
 TEST(StreamBound, is_the_slower_of_disk_and_arithmetic) {
   const AloneSlice slices[] = {slice, slice};
@@ -25,6 +28,13 @@ TEST(StreamBound, serial_reads_layer_by_layer_then_computes) {
   const StreamPiece pieces[] = {{.tokens = 10, .seconds = 5, .needed_bytes = 16e9}};
   EXPECT_DOUBLE_EQ(bound_of(pieces, slices).serial_seconds, 9);
   EXPECT_DOUBLE_EQ(bound_of(pieces, slices).over_serial(), 1.8);
+}
+
+TEST(StreamBound, both_at_once_until_one_is_done_then_the_other_alone) {
+  // Ten tokens take 2 s, in which 6 GB come; what is left comes at 4 GB/s.
+  EXPECT_DOUBLE_EQ(together_seconds(slice, 16e9, 10), 2 + 2.5);
+  // 3 GB take 1 s, in which 5 tokens are computed; the others take 0.1 s each.
+  EXPECT_DOUBLE_EQ(together_seconds(slice, 3e9, 10), 1 + 0.5);
 }
 
 // A disk that became twice as fast during the run, and one that was slow for a moment.

@@ -1,9 +1,11 @@
 #include "bench_stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <thread>
 
 #include "experts/synthetic_routing.h"
 #include "kernels/kernel_table.h"
@@ -323,18 +325,27 @@ class DiskAlone {
   }
 
   // Bytes a second with always enough reads under way.
-  Result<double> rate() { return measure(false); }
+  Result<double> rate() {
+    return measure(false, [](double seconds) { return seconds < slice_seconds; });
+  }
   // The same, each layer's reads waited for before the next are begun.
-  Result<double> serial_rate() { return measure(true); }
+  Result<double> serial_rate() {
+    return measure(true, [](double seconds) { return seconds < slice_seconds; });
+  }
+  // The same until `is_done`.
+  Result<double> rate_until(const std::atomic<bool>& is_done) {
+    return measure(false, [&](double) { return !is_done; });
+  }
 
  private:
-  Result<double> measure(bool waits_for_layers) {
+  template <typename GoesOn>
+  Result<double> measure(bool waits_for_layers, GoesOn goes_on) {
     const SteadyClock clock;
     BlockReader& reader = *opened_.reader;
     const int64_t begin_ns = clock.now_ns();
     const auto seconds = [&] { return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9; };
     int64_t bytes = 0;
-    while (seconds() < slice_seconds) {
+    while (goes_on(seconds())) {
       for (const Tensor* tensor : misses_[next_++ % misses_.size()]) {
         if (reader.outstanding() == reads_under_way) TRY(finish_one());
         reader.submit({.file = tensor->file,
@@ -396,9 +407,18 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   std::vector<StreamPiece> pieces;
   std::vector<AloneSlice> slices;
   const auto look = [&]() -> Result<void> {
-    slices.push_back({.disk_bytes_per_s = TRY(disk->rate()),
-                      .serial_bytes_per_s = options.with_serial ? TRY(disk->serial_rate()) : 1,
-                      .compute_seconds = TRY(compute.token_seconds())});
+    AloneSlice one{.disk_bytes_per_s = TRY(disk->rate()),
+                   .serial_bytes_per_s = options.with_serial ? TRY(disk->serial_rate()) : 1,
+                   .compute_seconds = TRY(compute.token_seconds())};
+    std::atomic<bool> is_done{false};
+    Result<double> disk_rate = 0.0;
+    std::thread reads([&] { disk_rate = disk->rate_until(is_done); });
+    const Result<double> token_seconds = compute.token_seconds();
+    is_done = true;
+    reads.join();
+    one.together_disk_bytes_per_s = TRY(std::move(disk_rate));
+    one.together_compute_seconds = TRY(token_seconds);
+    slices.push_back(one);
     return {};
   };
   TRY(look());
@@ -448,6 +468,7 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   say("compute", tokens / bound.compute_seconds, "tok/s");
   say("compute_spread", spread_of(slices, [](const AloneSlice& s) { return s.compute_seconds; }),
       "x");
+  say("together", tokens / bound.together_seconds, "tok/s", tokens / bound.least_seconds());
   say("needed", per_token(needed_bytes) * 1e-9, "GB/tok");
   say("read", count(stats.read_bytes) * 1e-9, "GB/tok");
   say("hits", count(stats.hits - stats.ahead_used), "1/tok", slice.token_experts());
@@ -464,6 +485,7 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
     say("serial", tokens / bound.serial_seconds, "tok/s");
     say("over_serial", bound.over_serial(), "x");
   }
+  say("of_together", tokens / bound.seconds, "tok/s", tokens / bound.together_seconds);
   say("total", tokens / bound.seconds, "tok/s", tokens / bound.least_seconds());
   return {};
 }

@@ -6,15 +6,27 @@
 
 namespace glmd {
 
+double together_seconds(const AloneSlice& slice, double bytes, double tokens) {
+  const double disk = bytes / slice.together_disk_bytes_per_s;
+  const double compute = tokens * slice.together_compute_seconds;
+  const double both = std::min(disk, compute);
+  const double bytes_left = bytes - both * slice.together_disk_bytes_per_s;
+  const double tokens_left = tokens - both / slice.together_compute_seconds;
+  return both + std::max(0.0, bytes_left) / slice.disk_bytes_per_s +
+         std::max(0.0, tokens_left) * slice.compute_seconds;
+}
+
 StreamBound bound_of(std::span<const StreamPiece> pieces, std::span<const AloneSlice> slices) {
   CHECK(slices.size() == pieces.size() + 1);
   StreamBound bound;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const StreamPiece& piece = pieces[i];
     const AloneSlice &before = slices[i], &after = slices[i + 1];
-    const double compute =
-        static_cast<double>(piece.tokens) * std::min(before.compute_seconds, after.compute_seconds);
+    const auto tokens = static_cast<double>(piece.tokens);
+    const double compute = tokens * std::min(before.compute_seconds, after.compute_seconds);
     bound.seconds += piece.seconds;
+    bound.together_seconds += std::min(together_seconds(before, piece.needed_bytes, tokens),
+                                       together_seconds(after, piece.needed_bytes, tokens));
     bound.compute_seconds += compute;
     bound.disk_seconds +=
         piece.needed_bytes / std::max(before.disk_bytes_per_s, after.disk_bytes_per_s);
