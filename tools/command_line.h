@@ -1,15 +1,58 @@
 // How every tool begins and ends: its command line read, mistakes told in one line with its name.
+// What options take is stricter than CLI11's own checks, and told in words.
 #pragma once
 
 #include <sysexits.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "platform/standard_streams.h"
 
 namespace glmd {
+
+// The number that all of `text` is, in decimal.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// For transform(). CLI::Range takes nan, and -1 for 2^64-1; CLI11 reads 010 as octal.
+template <typename Number>
+CLI::Validator within(Number least, Number most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  const auto read = [=](std::string& text) -> std::string {
+    const std::optional<Number> number = parse_number<Number>(text);
+    if (!number || !(*number >= least && *number <= most))
+      return fmt::format("wanted {}, got \"{}\"", range, text);
+    text = fmt::format("{}", *number);
+    return "";
+  };
+  return {read, range};
+}
+
+// For transform(): bytes such as 8G or 512M. CLI::AsSizeValue takes -1.
+inline CLI::Validator byte_size(int64_t least) {
+  const auto read = [least](std::string& text) -> std::string {
+    const std::string given = text;
+    std::optional<int64_t> bytes;
+    try {
+      if (CLI::AsSizeValue(false)(text).empty()) bytes = parse_number<int64_t>(text);
+    } catch (const CLI::ValidationError&) {
+    }
+    if (bytes && *bytes >= least) return "";
+    return fmt::format("wanted at least {} bytes, as 8G or 512M, got \"{}\"", least, given);
+  };
+  return {read, "SIZE"};
+}
 
 // The exit code where the program ends here: after --help and --version, or with a mistake.
 inline std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {

@@ -22,8 +22,8 @@ class ToolPrograms : public testing::Test {
  protected:
   Outcome run(const std::string& command, const std::string& redirection = "") const {
     const std::string output = folder_ / "output";
-    const std::string line =
-        GLMD_BINARY_DIR "/bin/" + command + " >" + output + " 2>&1 " + redirection;
+    const std::string bin = command.starts_with("glmd-") ? GLMD_BINARY_DIR "/bin/" : "";
+    const std::string line = bin + command + " >" + output + " 2>&1 " + redirection;
     const int status = std::system(line.c_str());
     return {WEXITSTATUS(status), read_file(output, 1 << 20).value()};
   }
@@ -67,6 +67,25 @@ TEST_F(ToolPrograms, wrong_options_are_named_with_what_is_possible) {
   EXPECT_THAT(run("glmd-inspect foo").output, HasSubstr("foo"));
   EXPECT_EQ(run("glmd-inspect").code, 64);
   EXPECT_THAT(run("glmd-replay").output, HasSubstr("glmd-replay: nothing to replay"));
+}
+
+TEST_F(ToolPrograms, numbers_that_are_none_are_refused) {
+  const auto refuses = [&](const std::string& command, const std::string& wanted) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, 64) << command;
+    EXPECT_THAT(outcome.output, testing::EndsWith(": wanted " + wanted + "\n")) << command;
+  };
+  refuses("glmd-convert --latent-norm-eps nan a b", "1e-30 to 0.1, got \"nan\"");
+  refuses("glmd-convert --threads 1e2 a b", "1 to 1024, got \"1e2\"");
+  refuses("glmd-bench reads --folder /tmp --seconds nan", "0.05 to 3600, got \"nan\"");
+  refuses("glmd-make-model --seed -1 a", "0 to 18446744073709551615, got \"-1\"");
+  refuses("glmd-replay --synthetic --seed -1", "0 to 18446744073709551615, got \"-1\"");
+  refuses("glmd-mirror stage a b --bytes -1", "at least 0 bytes, as 8G or 512M, got \"-1\"");
+  refuses("glmd-mirror stage a b --reserve -5G", "at least 0 bytes, as 8G or 512M, got \"-5G\"");
+  refuses("glmd-bench reads --folder /tmp --size 99E",
+          "at least 1 bytes, as 8G or 512M, got \"99E\"");
+  EXPECT_THAT(run("glmd-replay --synthetic --layers 1 --tokens 040").output,
+              HasSubstr("1 layers of 256 experts, 30 tokens"));
 }
 
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {

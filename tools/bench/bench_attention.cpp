@@ -10,6 +10,7 @@
 #include "model/sequence_state.h"
 #include "peak_loops.h"
 #include "platform/aligned_memory.h"
+#include "tools/command_line.h"
 
 namespace glmd {
 namespace {
@@ -322,14 +323,14 @@ BenchCommand add_attention_command(CLI::App& parent) {
       "attention", "attention, indexer, sampling: ms, ratios to float and read loops");
   app->add_option("--kernels", options->kernels, "table: auto, scalar, avx2, avx512");
   app->add_option("--threads", options->threads, "numbers of threads")
-      ->check(CLI::Range(1, 1024))
+      ->transform(within(1, 1024))
       ->delimiter(',');
   app->add_option("--kv", options->kv_format, "keys of attention: f16 or int8")
       ->check(CLI::IsMember({"f16", "int8"}));
-  app->add_option("--keys", options->keys, "keys that a row sees")->check(CLI::Range(1, 32768));
-  app->add_option("--rows", options->rows, "rows of a prefill block")->check(CLI::Range(1, 4096));
+  app->add_option("--keys", options->keys, "keys that a row sees")->transform(within(1, 32768));
+  app->add_option("--rows", options->rows, "rows of a prefill block")->transform(within(1, 4096));
   app->add_option("--repetitions", options->repetitions, "medians are of so many")
-      ->check(CLI::Range(1, 1000));
+      ->transform(within(1, 1000));
   app->add_flag("--json", options->as_json, "one object a line");
   return {app, [options] { return run(*options); }};
 }

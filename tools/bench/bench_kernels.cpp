@@ -11,6 +11,7 @@
 #include "peak_loops.h"
 #include "platform/aligned_memory.h"
 #include "platform/check.h"
+#include "tools/command_line.h"
 
 namespace glmd {
 namespace {
@@ -235,13 +236,13 @@ BenchCommand add_kernels_command(CLI::App& parent) {
       ->check(CLI::IsMember({"nl4", "nl5", "q8"}))
       ->delimiter(',');
   app->add_option("--rows", options->rows, "rows of activations")
-      ->check(CLI::Range(1, 4096))
+      ->transform(within(1, 4096))
       ->delimiter(',');
   app->add_option("--threads", options->threads, "numbers of threads")
-      ->check(CLI::Range(1, 1024))
+      ->transform(within(1, 1024))
       ->delimiter(',');
   app->add_option("--repetitions", options->repetitions, "medians are of so many")
-      ->check(CLI::Range(1, 1000));
+      ->transform(within(1, 1000));
   app->add_flag("--json", options->as_json, "one object a line");
   return {app, [options] { return run(*options); }};
 }

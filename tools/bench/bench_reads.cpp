@@ -20,6 +20,7 @@
 #include "storage/io_uring_reader.h"
 #include "storage/thread_reader.h"
 
+#include "tools/command_line.h"
 namespace glmd {
 namespace {
 
@@ -318,19 +319,18 @@ BenchCommand add_reads_command(CLI::App& parent) {
       ->check(CLI::ExistingDirectory);
   place->require_option(1);
   app->add_option("--size", options->size_bytes, "bytes of that file, more than caches hold")
-      ->transform(CLI::AsSizeValue(false));
-  app->add_option("--expert", options->expert_bytes, "bytes of an expert")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(byte_size(1));
+  app->add_option("--expert", options->expert_bytes, "bytes of an expert")->transform(byte_size(1));
   app->add_option("--sizes", options->sizes, "bytes of a segment, and of fio's blocks")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(byte_size(1))
       ->delimiter(',');
   app->add_option("--depths", options->depths, "segments under way")
-      ->check(CLI::Range(1, 1024))
+      ->transform(within(1, 1024))
       ->delimiter(',');
   app->add_option("--seconds", options->seconds, "of each measurement")
-      ->check(CLI::Range(0.05, 3600.0));
+      ->transform(within(0.05, 3600.0));
   app->add_option("--rounds", options->rounds, "medians of the last comparison are of so many")
-      ->check(CLI::Range(1, 1000));
+      ->transform(within(1, 1000));
   app->add_flag("--json", options->as_json, "one object a line");
   return {app, [options] { return run(*options); }};
 }

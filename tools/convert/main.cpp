@@ -27,12 +27,12 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"nl5", "nl4", "q8", "exact"}));
   app.add_option("--latent-norm-eps", options.latent_norm_eps,
                  "epsilon of the latent norms (default 1e-5)")
-      ->check(CLI::Range(1e-30, 0.1));
+      ->transform(glmd::within(1e-30, 0.1));
   app.add_option("--ignore", options.ignored,
                  "leave out tensors that match (*, ?, [...]); repeatable");
   app.add_option("--threads", options.threads,
                  "threads that encode (default: one for each processor)")
-      ->check(CLI::Range(1, 1024));
+      ->transform(glmd::within(1, 1024));
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   options.policies = {.experts = *glmd::policy_from(experts), .dense = *glmd::policy_from(dense)};
   glmd::ProgressLine line("glmd-convert");

@@ -254,24 +254,23 @@ int main(int argc, char** argv) {
   app.add_option("--draft-logits", options.draft_logits,
                  "the same of the draft layer: [positions - 1, vocabulary]");
   app.add_option("--greedy", options.greedy, "print the N ids that follow, as a JSON array")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 24));
   app.add_option("--ppl", options.ppl, "perplexity of a text file");
   app.add_option("--questions", options.questions,
                  "share of exact answers of a JSON-lines file with prompt_ids and answer_ids");
   app.add_option("--trace-routing", options.trace_routing,
                  "write which experts every token goes to, for glmd-replay");
   app.add_option("--threads", options.threads, "threads that do arithmetic (default 1)")
-      ->check(CLI::Range(1, 1024));
+      ->transform(glmd::within(1, 1024));
   app.add_option("--kernels", options.kernels, "which kernels (default: the fastest)")
       ->check(CLI::IsMember({"auto", "scalar", "avx2", "avx512"}));
   app.add_option("--kv-format", options.kv_format, "keys of attention: f16 or int8")
       ->check(CLI::IsMember({"f16", "int8"}));
   app.add_option("--arena", options.arena_bytes,
                  "bytes for experts in memory, e.g. 8G (default: all that have room)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(glmd::byte_size(1));
   app.add_option("--step", options.step, "rows per forward pass, at most; 1 is one by one")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20));
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   return glmd::end_program(app, glmd::run(options));
 }

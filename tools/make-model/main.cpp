@@ -44,15 +44,16 @@ int main(int argc, char** argv) {
                  "kinds in order: dense, moe; :shared without an indexer; draft at the end")
       ->delimiter(',');
   app.add_option("--experts", geometry.experts, "routed experts a layer")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20));
   app.add_option("--vocabulary", geometry.vocabulary, "token ids")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 30));
   app.add_option("--experts-format", experts_format, "routed experts (default nl4); exact is BF16")
       ->check(formats);
   app.add_option("--dense-format", dense_format, "all else (default nl5)")->check(formats);
   app.add_option("--seed", options.seed, "of all values (default 1)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", options.threads, "threads that fill")->check(CLI::Range(1, 1024));
+      ->transform(glmd::within(uint64_t{0}, UINT64_MAX));
+  app.add_option("--threads", options.threads, "threads that fill")
+      ->transform(glmd::within(1, 1024));
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   options.policies = {.experts = *glmd::policy_from(experts_format),
                       .dense = *glmd::policy_from(dense_format)};

@@ -86,9 +86,9 @@ int main(int argc, char** argv) {
   add("verify", "read all of a mirror and compare the checksums");
   for (CLI::App* command : {plan, stage}) {
     command->add_option("--bytes", options.bytes, "at most, e.g. 200G (default: what is free)")
-        ->transform(CLI::AsSizeValue(false));
+        ->transform(glmd::byte_size(0));
     command->add_option("--reserve", options.reserve_bytes, "to leave free (default 2G)")
-        ->transform(CLI::AsSizeValue(false));
+        ->transform(glmd::byte_size(0));
     command->add_option("--order", options.order, "lines LAYER EXPERT, most used first")
         ->check(CLI::ExistingFile);
   }

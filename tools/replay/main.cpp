@@ -167,22 +167,24 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--warm-up", options.warm_up_tokens,
                  "tokens that are not counted (default: a quarter)")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->transform(glmd::within(int64_t{0}, int64_t{1} << 40));
   app.add_flag("--per-layer", options.is_per_layer,
                "each layer has its own slots instead of sharing all");
   app.add_flag("--json", options.as_json, "one object a line");
   app.add_option("--tokens", options.tokens, "synthetic: tokens in all")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20))
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20))
       ->needs(synthetic);
   app.add_option("--layers", options.synthetic.layers, "synthetic: layers with experts")
-      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->transform(glmd::within(int64_t{1}, int64_t{1024}))
       ->needs(synthetic);
   app.add_option("--text-tokens", options.synthetic.text_tokens,
                  "synthetic: another text after so many tokens; 0: never")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->transform(glmd::within(int64_t{0}, int64_t{1} << 40))
       ->needs(synthetic);
   app.add_option("--seed", options.synthetic.text_seed, "synthetic: another text")
       ->needs(synthetic);
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   return glmd::end_program(app, glmd::run(options));
 }
+      ->transform(glmd::within(uint64_t{0}, UINT64_MAX))
