@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "platform/standard_streams.h"
 
@@ -52,6 +54,24 @@ inline CLI::Validator byte_size(int64_t least) {
     return fmt::format("wanted at least {} bytes, as 8G or 512M, got \"{}\"", least, given);
   };
   return {read, "SIZE"};
+}
+
+// For transform(): the names of an enumeration. CLI::CheckedTransformer takes and shows its numbers
+// too.
+template <typename Enum>
+CLI::Validator one_of(std::vector<std::pair<std::string, Enum>> names) {
+  std::string list;
+  for (const auto& [name, value] : names) list += (list.empty() ? "{" : ",") + name;
+  list += "}";
+  const auto read = [names = std::move(names), list](std::string& text) -> std::string {
+    for (const auto& [name, value] : names) {
+      if (text != name) continue;
+      text = std::to_string(static_cast<int64_t>(value));
+      return "";
+    }
+    return text + " not in " + list;
+  };
+  return {read, list};
 }
 
 // The exit code where the program ends here: after --help and --version, or with a mistake.

@@ -78,6 +78,8 @@ TEST_F(ToolPrograms, numbers_that_are_none_are_refused) {
   refuses("glmd-convert --latent-norm-eps nan a b", "1e-30 to 0.1, got \"nan\"");
   refuses("glmd-convert --threads 1e2 a b", "1 to 1024, got \"1e2\"");
   refuses("glmd-bench reads --folder /tmp --seconds nan", "0.05 to 3600, got \"nan\"");
+  refuses("glmd-bench stream --model x --cached nan", "0.001 to 1, got \"nan\"");
+  refuses("glmd-bench stream --model x --recall nan", "0.6 to 0.88, got \"nan\"");
   refuses("glmd-make-model --seed -1 a", "0 to 18446744073709551615, got \"-1\"");
   refuses("glmd-replay --synthetic --seed -1", "0 to 18446744073709551615, got \"-1\"");
   refuses("glmd-mirror stage a b --bytes -1", "at least 0 bytes, as 8G or 512M, got \"-1\"");
@@ -86,6 +88,14 @@ TEST_F(ToolPrograms, numbers_that_are_none_are_refused) {
           "at least 1 bytes, as 8G or 512M, got \"99E\"");
   EXPECT_THAT(run("glmd-replay --synthetic --layers 1 --tokens 040").output,
               HasSubstr("1 layers of 256 experts, 30 tokens"));
+}
+
+TEST_F(ToolPrograms, help_names_what_an_option_takes_and_nothing_inside) {
+  EXPECT_THAT(
+      run("glmd-bench stream --help").output,
+      testing::AllOf(HasSubstr("ENUM:{auto,io_uring,threads}"), testing::Not(HasSubstr("->"))));
+  EXPECT_THAT(run("glmd-bench stream --model x --look-ahead 2").output,
+              HasSubstr("--look-ahead: 2 not in {on,off,auto}"));
 }
 
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {

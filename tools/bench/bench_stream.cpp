@@ -14,6 +14,7 @@
 #include "platform/clock.h"
 #include "storage/reader_choice.h"
 #include "stream_bound.h"
+#include "tools/command_line.h"
 
 namespace glmd {
 namespace {
@@ -511,24 +512,23 @@ BenchCommand add_stream_command(CLI::App& parent) {
   app->add_option("--model", options->model, "container, far larger than the share kept")
       ->required();
   app->add_option("--cached", options->cached, "shares of the experts that fit in memory")
-      ->check(CLI::Range(0.001, 1.0))
+      ->transform(within(0.001, 1.0))
       ->delimiter(',');
   app->add_option("--tokens", options->tokens, "measured tokens; every 64 another prompt begins")
-      ->check(CLI::Range(1, 1000000));
+      ->transform(within(1, 1000000));
   app->add_option("--warm-up", options->warm_up, "tokens before these")
-      ->check(CLI::Range(0, 1000000));
+      ->transform(within(0, 1000000));
   app->add_option("--look-ahead", options->look_ahead, "reads ahead of the router: on, off, auto")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LookAhead>{
-          {"on", LookAhead::on}, {"off", LookAhead::off}, {"auto", LookAhead::automatic}}));
+      ->transform(one_of<LookAhead>(
+          {{"on", LookAhead::on}, {"off", LookAhead::off}, {"auto", LookAhead::automatic}}));
   app->add_option("--reader", options->reader, "auto, io_uring, threads")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, ReaderKind>{{"auto", ReaderKind::automatic},
-                                            {"io_uring", ReaderKind::io_uring},
-                                            {"threads", ReaderKind::threads}}));
+      ->transform(one_of<ReaderKind>({{"auto", ReaderKind::automatic},
+                                      {"io_uring", ReaderKind::io_uring},
+                                      {"threads", ReaderKind::threads}}));
   app->add_option("--recall", options->recall,
                   "share of a layer's experts guessed one layer before")
-      ->check(CLI::Range(0.6, 0.88));
-  app->add_option("--threads", options->threads, "threads of the team")->check(CLI::Range(1, 1024));
+      ->transform(within(0.6, 0.88));
+  app->add_option("--threads", options->threads, "threads of the team")->transform(within(1, 1024));
   app->add_flag("--serial", options->with_serial,
                 "also: each layer's reads alone, then its arithmetic alone");
   app->add_flag("--json", options->as_json, "one object a line");
