@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "platform/file.h"
 #include "tests/support/temporary_folder.h"
@@ -96,6 +97,31 @@ TEST_F(ToolPrograms, help_names_what_an_option_takes_and_nothing_inside) {
       testing::AllOf(HasSubstr("ENUM:{auto,io_uring,threads}"), testing::Not(HasSubstr("->"))));
   EXPECT_THAT(run("glmd-bench stream --model x --look-ahead 2").output,
               HasSubstr("--look-ahead: 2 not in {on,off,auto}"));
+}
+
+TEST_F(ToolPrograms, reads_of_a_size_that_no_disk_reads_are_refused) {
+  const std::string reads = "glmd-bench reads --folder " + (folder_ / ".") + " ";
+  const auto refuses = [&](const std::string& options, int code, const std::string& why) {
+    const Outcome outcome = run(reads + options);
+    EXPECT_EQ(outcome.code, code) << options;
+    EXPECT_THAT(outcome.output, HasSubstr(why)) << options;
+  };
+  refuses("--size 64M --sizes 0", 64, "--sizes: wanted at least 1");
+  refuses("--size 64M --sizes 3", 64, "--sizes: wanted a multiple of 4096");
+  refuses("--size 64M --sizes 2G", 64, "--sizes: wanted a multiple of 4096 up to 1073741824");
+  refuses("--size 64M --expert 5000", 64, "--expert: wanted a multiple of 4096");
+  refuses("--size 20M", 64, "--size: wanted at least two experts");
+  refuses("--size 99999T", 74, "free space: wanted 109950063265972224 bytes, got");
+  EXPECT_EQ(run("glmd-bench reads --file /nonexistent").code, 66);
+  EXPECT_EQ(run("glmd-bench reads --folder /nonexistent").code, 74);
+}
+
+TEST_F(ToolPrograms, a_bench_that_is_killed_leaves_no_file) {
+  std::filesystem::create_directory(folder_ / "reads");
+  const std::string reads = "glmd-bench reads --folder " + (folder_ / "reads") +
+                            " --size 1G --expert 1M --seconds 60 & sleep 0.3; kill -KILL $!";
+  run("sh -c '" GLMD_BINARY_DIR "/bin/" + reads + "'");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "reads"));
 }
 
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {

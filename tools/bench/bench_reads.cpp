@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
@@ -19,8 +20,8 @@
 #include "platform/file.h"
 #include "storage/io_uring_reader.h"
 #include "storage/thread_reader.h"
-
 #include "tools/command_line.h"
+
 namespace glmd {
 namespace {
 
@@ -235,6 +236,12 @@ Result<void> compare(std::vector<Contender>& contenders, const Options& options)
   return {};
 }
 
+Result<void> check_holds_experts(std::string_view what, int64_t bytes, const Options& options) {
+  if (bytes >= 2 * options.expert_bytes) return {};
+  return error(ErrorKind::usage, "{}: wanted at least two experts of {} bytes, got {}", what,
+               options.expert_bytes, bytes);
+}
+
 Result<void> measure(const std::string& path, const Options& options) {
   int64_t file_bytes = 0;
   {
@@ -244,10 +251,7 @@ Result<void> measure(const std::string& path, const Options& options) {
       return error(ErrorKind::unavailable, "{}: its file system has no direct reads", path);
     }
   }
-  if (file_bytes < 2 * options.expert_bytes) {
-    return error(ErrorKind::usage, "{}: wanted at least two experts of {} bytes, got {}", path,
-                 options.expert_bytes, file_bytes);
-  }
+  TRY(check_holds_experts(path, file_bytes, options));
   RandomExperts experts(options, file_bytes);
   std::vector<Contender> contenders;
   if (has_fio()) {
@@ -272,12 +276,28 @@ Result<void> measure(const std::string& path, const Options& options) {
   return compare(contenders, options);
 }
 
-// A file that no file system keeps as a hole; gone when this is.
+Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes) {
+  std::error_code failure;
+  const std::filesystem::space_info space = std::filesystem::space(folder, failure);
+  if (failure) return error(ErrorKind::io, "{}: free space: {}", folder, failure.message());
+  if (static_cast<uint64_t>(wanted_bytes) <= space.available) return {};
+  return error(ErrorKind::io, "{}: free space: wanted {} bytes, got {}", folder, wanted_bytes,
+               space.available);
+}
+
+// A file that no file system keeps as a hole. It has no name, so nothing is left of it however this
+// program ends; it is opened again, by fio too, as long as this is open.
 class ScratchFile {
  public:
-  static Result<std::unique_ptr<ScratchFile>> create(const std::string& folder, int64_t bytes) {
-    auto scratch = std::make_unique<ScratchFile>(folder + "/glmd-bench-reads.tmp");
-    File file = TRY(File::create(scratch->path_, 0600));
+  static Result<ScratchFile> create(const std::string& folder, int64_t bytes) {
+    TRY(check_free_space(folder, bytes));
+    std::string path = folder + "/glmd-bench-reads.XXXXXX";
+    File file(::mkostemp(path.data(), O_CLOEXEC), path);
+    if (file.descriptor() < 0) {
+      const ErrorKind kind = errno == EACCES || errno == EPERM ? ErrorKind::denied : ErrorKind::io;
+      return error(kind, "{}: make a file: {}", folder, std::strerror(errno));
+    }
+    ::unlink(path.c_str());
     std::vector<uint64_t> words(size_t{1} << 20);
     std::mt19937_64 random;
     std::generate(words.begin(), words.end(), random);
@@ -289,22 +309,31 @@ class ScratchFile {
     }
     TRY(file.sync());
     forget_cached_pages(file);
-    return scratch;
+    return ScratchFile(std::move(file));
   }
-  explicit ScratchFile(std::string path) : path_(std::move(path)) {}
-  ~ScratchFile() { ::unlink(path_.c_str()); }
-  ScratchFile(const ScratchFile&) = delete;
-  ScratchFile& operator=(const ScratchFile&) = delete;
-  const std::string& path() const { return path_; }
+  std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.descriptor()); }
 
  private:
-  std::string path_;
+  explicit ScratchFile(File file) : file_(std::move(file)) {}
+
+  File file_;
 };
 
+// What O_DIRECT can read.
+Result<void> check_blocks(std::string_view option, int64_t bytes) {
+  constexpr int64_t bytes_max = int64_t{1} << 30;
+  if (bytes % ReadQueue::alignment == 0 && bytes <= bytes_max) return {};
+  return error(ErrorKind::usage, "{}: wanted a multiple of {} up to {} bytes, got {}", option,
+               ReadQueue::alignment, bytes_max, bytes);
+}
+
 Result<void> run(const Options& options) {
+  TRY(check_blocks("--expert", options.expert_bytes));
+  for (const int64_t size : options.sizes) TRY(check_blocks("--sizes", size));
   if (!options.file.empty()) return measure(options.file, options);
-  const auto scratch = TRY(ScratchFile::create(options.folder, options.size_bytes));
-  return measure(scratch->path(), options);
+  TRY(check_holds_experts("--size", options.size_bytes, options));
+  const ScratchFile scratch = TRY(ScratchFile::create(options.folder, options.size_bytes));
+  return measure(scratch.path(), options);
 }
 
 }  // namespace
@@ -314,9 +343,8 @@ BenchCommand add_reads_command(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand(
       "reads", "expert reads from disk: GB/s by both readers, ratio to fio, CPU");
   auto* place = app->add_option_group("place");
-  place->add_option("--file", options->file, "read this file")->check(CLI::ExistingFile);
-  place->add_option("--folder", options->folder, "make a file here, read it, remove it")
-      ->check(CLI::ExistingDirectory);
+  place->add_option("--file", options->file, "read this file");
+  place->add_option("--folder", options->folder, "make a file here, read it, remove it");
   place->require_option(1);
   app->add_option("--size", options->size_bytes, "bytes of that file, more than caches hold")
       ->transform(byte_size(1));
