@@ -124,6 +124,17 @@ TEST_F(ToolPrograms, a_bench_that_is_killed_leaves_no_file) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "reads"));
 }
 
+TEST_F(ToolPrograms, sizes_to_replay_fit_the_model_of_the_trace) {
+  const std::string ids = file("ids.json", "[1, 2, 3, 4, 5, 6, 7, 8]");
+  const std::string trace = folder_ / "trace";
+  ASSERT_EQ(run(eval_ + "--ids " + ids + " --greedy 4 --trace-routing " + trace).code, 0);
+  const Outcome outcome = run("glmd-replay " + trace);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\n   24 100.0%"));
+  EXPECT_THAT(run("glmd-replay --slots 26 " + trace).output,
+              HasSubstr("--slots: wanted 1 to 24, got 26"));
+}
+
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {
   const Outcome outcome = run("glmd-inspect detokenize " + model_, "<" + file("ids", "[99999]"));
   EXPECT_EQ(outcome.code, 0);

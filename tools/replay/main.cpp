@@ -21,7 +21,7 @@ struct Options {
   int64_t tokens = 1000;
   int64_t warm_up_tokens = -1;  // a quarter
   std::vector<std::string> policies = {"glmd", "lru", "lfu", "belady"};
-  std::vector<int64_t> slots = {4, 8, 12, 16, 26, 40, 64, 96, 128, 192};
+  std::vector<int64_t> slots;  // none: slots_of() chooses
   bool is_per_layer = false, as_json = false;
 };
 
@@ -117,6 +117,21 @@ void print_row(const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
+// Those asked for, which must fit the model; otherwise sizes up to all of its experts.
+Result<std::vector<int64_t>> slots_of(const Options& options, int64_t experts_per_layer) {
+  for (const int64_t slots : options.slots) {
+    if (slots > experts_per_layer)
+      return error(ErrorKind::usage, "--slots: wanted 1 to {}, got {}", experts_per_layer, slots);
+  }
+  if (!options.slots.empty()) return options.slots;
+  std::vector<int64_t> sizes;
+  for (const int64_t size : {4, 8, 12, 16, 26, 40, 64, 96, 128, 192}) {
+    if (size < experts_per_layer) sizes.push_back(size);
+  }
+  if (experts_per_layer <= 192) sizes.push_back(experts_per_layer);
+  return sizes;
+}
+
 Result<void> run(const Options& options) {
   if (options.trace.empty() && !options.is_synthetic)
     return error(ErrorKind::usage, "nothing to replay: give a trace or --synthetic");
@@ -126,16 +141,11 @@ Result<void> run(const Options& options) {
   if (trace.counted_tokens == 0) {
     return error(ErrorKind::bad_input, "nothing to count: wanted tokens after the warm-up, got 0");
   }
-  for (const int64_t slots : options.slots) {
-    if (slots < 1 || slots > trace.experts_per_layer) {
-      return error(ErrorKind::usage, "--slots: wanted 1 to {}, got {}", trace.experts_per_layer,
-                   slots);
-    }
-  }
+  const std::vector<int64_t> sizes = TRY(slots_of(options, trace.experts_per_layer));
   std::vector<ReplayTrace> layers;
   if (options.is_per_layer) layers = split_by_layer(trace);
   if (!options.as_json) print_heading(options, trace);
-  for (const int64_t slots : options.slots) {
+  for (const int64_t slots : sizes) {
     std::vector<Row> rows;
     for (size_t i = 0; i < policies.size(); ++i) {
       rows.push_back(measure(trace, layers, options.policies[i], policies[i], slots));
@@ -163,6 +173,7 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--slots", options.slots, "sizes: experts in memory for each layer")
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20))
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--warm-up", options.warm_up_tokens,
@@ -173,7 +184,6 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.as_json, "one object a line");
   app.add_option("--tokens", options.tokens, "synthetic: tokens in all")
       ->transform(glmd::within(int64_t{1}, int64_t{1} << 20))
-      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20))
       ->needs(synthetic);
   app.add_option("--layers", options.synthetic.layers, "synthetic: layers with experts")
       ->transform(glmd::within(int64_t{1}, int64_t{1024}))
@@ -183,8 +193,8 @@ int main(int argc, char** argv) {
       ->transform(glmd::within(int64_t{0}, int64_t{1} << 40))
       ->needs(synthetic);
   app.add_option("--seed", options.synthetic.text_seed, "synthetic: another text")
+      ->transform(glmd::within(uint64_t{0}, UINT64_MAX))
       ->needs(synthetic);
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   return glmd::end_program(app, glmd::run(options));
 }
-      ->transform(glmd::within(uint64_t{0}, UINT64_MAX))
