@@ -135,6 +135,24 @@ TEST_F(ToolPrograms, sizes_to_replay_fit_the_model_of_the_trace) {
               HasSubstr("--slots: wanted 1 to 24, got 26"));
 }
 
+TEST_F(ToolPrograms, what_is_written_is_neither_read_nor_written_otherwise) {
+  const std::string ids = file("ids.json", "[1, 2, 3]");
+  const auto refuses = [&](const std::string& options, const std::string& why) {
+    const Outcome outcome = run(eval_ + "--ids " + ids + " " + options);
+    EXPECT_EQ(outcome.code, 64) << options;
+    EXPECT_THAT(outcome.output, HasSubstr(why)) << options;
+  };
+  std::filesystem::create_hard_link(ids, folder_ / "other-name");
+  refuses("--logits " + ids, "--logits " + ids + ": wanted a file of its own, got that of --ids");
+  refuses("--draft-logits " + (folder_ / "other-name"), "got that of --ids");
+  refuses("--greedy 1 --trace-routing " + (folder_ / "./ids.json"), "got that of --ids");
+  const std::string out = folder_ / "out";
+  refuses("--logits " + out + " --draft-logits " + (folder_ / "./out"),
+          "got that of --draft-logits");
+  EXPECT_EQ(read_file(ids, 100).value(), "[1, 2, 3]");
+  EXPECT_EQ(run(eval_ + "--ids " + ids + " --logits /dev/null --draft-logits /dev/null").code, 0);
+}
+
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {
   const Outcome outcome = run("glmd-inspect detokenize " + model_, "<" + file("ids", "[99999]"));
   EXPECT_EQ(outcome.code, 0);

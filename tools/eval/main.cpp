@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -224,7 +225,44 @@ Result<void> run_questions(const Options& options) {
   return {};
 }
 
+// A device may be named twice.
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  if (std::filesystem::exists(a, ignored)) {
+    return std::filesystem::is_regular_file(a, ignored) &&
+           std::filesystem::equivalent(a, b, ignored);
+  }
+  return std::filesystem::absolute(a, ignored).lexically_normal() ==
+         std::filesystem::absolute(b, ignored).lexically_normal();
+}
+
+// What is written may be neither what is read nor what is written beside it.
+Result<void> check_files(const Options& options) {
+  struct Named {
+    const char* option;
+    const std::string& path;
+    bool is_output;
+  };
+  const Named files[] = {{"--ids", options.ids, false},
+                         {"--ppl", options.ppl, false},
+                         {"--questions", options.questions, false},
+                         {"--logits", options.logits, true},
+                         {"--draft-logits", options.draft_logits, true},
+                         {"--trace-routing", options.trace_routing, true}};
+  for (const Named& output : files) {
+    if (!output.is_output || output.path.empty()) continue;
+    for (const Named& other : files) {
+      if (&other == &output || other.path.empty()) continue;
+      if (is_same_file(output.path, other.path))
+        return error(ErrorKind::usage, "{} {}: wanted a file of its own, got that of {}",
+                     output.option, output.path, other.option);
+    }
+  }
+  return {};
+}
+
 Result<void> run(const Options& options) {
+  TRY(check_files(options));
   if (!options.ids.empty()) {
     if (options.logits.empty() && options.draft_logits.empty() && options.greedy == 0) {
       return error(ErrorKind::usage, "--ids needs --logits, --draft-logits or --greedy");
