@@ -153,6 +153,14 @@ TEST_F(ToolPrograms, what_is_written_is_neither_read_nor_written_otherwise) {
   EXPECT_EQ(run(eval_ + "--ids " + ids + " --logits /dev/null --draft-logits /dev/null").code, 0);
 }
 
+TEST_F(ToolPrograms, what_a_file_says_stays_on_its_line) {
+  const std::string questions =
+      file("q.jsonl", R"({"prompt_ids":[1],"answer_ids":[2,3,4,5,6],"kind":"a\nglmd-eval: b"})"
+                      "\n");
+  EXPECT_THAT(run(eval_ + "--questions " + questions).output,
+              HasSubstr(R"(item 0 ("a\nglmd-eval: b"): wanted)"));
+}
+
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {
   const Outcome outcome = run("glmd-inspect detokenize " + model_, "<" + file("ids", "[99999]"));
   EXPECT_EQ(outcome.code, 0);

@@ -211,8 +211,9 @@ Result<void> run_questions(const Options& options) {
       continue;
     }
     failed.items().push_back(Json::integer(static_cast<int64_t>(i)));
-    std::fprintf(stderr, "item %zu (%s): wanted %s, got %s\n", i, question.kind.c_str(),
-                 to_json(question.answer).c_str(), to_json(got).c_str());
+    std::fprintf(stderr, "item %zu (%s): wanted %s, got %s\n", i,
+                 Json::string(question.kind).to_string().c_str(), to_json(question.answer).c_str(),
+                 to_json(got).c_str());
   }
   Json summary = Json::object();
   const auto count = static_cast<int64_t>(questions.size());

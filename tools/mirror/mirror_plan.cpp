@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "platform/file.h"
+#include "platform/json.h"
 
 namespace glmd {
 
@@ -35,8 +36,8 @@ Result<std::vector<const Tensor*>> read_order(const std::string& path, const Con
     int64_t layer = 0, expert = 0;
     std::string rest;
     if (!(words >> layer >> expert) || words >> rest) {
-      return error(ErrorKind::bad_input, "{}: line {}: wanted LAYER EXPERT, got \"{}\"", path,
-                   number, line);
+      return error(ErrorKind::bad_input, "{}: line {}: wanted LAYER EXPERT, got {}", path, number,
+                   Json::string(line).to_string());
     }
     const Tensor* tensor = find_expert(container, layer, expert);
     if (tensor == nullptr) {
