@@ -161,6 +161,16 @@ TEST_F(ToolPrograms, what_a_file_says_stays_on_its_line) {
               HasSubstr(R"(item 0 ("a\nglmd-eval: b"): wanted)"));
 }
 
+TEST_F(ToolPrograms, input_that_cannot_be_read_is_not_empty) {
+  for (const std::string command : {"tokenize", "detokenize --lines", "render"}) {
+    const Outcome folder = run("glmd-inspect " + command + " " + model_, "</tmp");
+    EXPECT_EQ(folder.code, 74) << command;
+    EXPECT_THAT(folder.output, HasSubstr("glmd-inspect: standard input: Is a directory"));
+    EXPECT_EQ(run("glmd-inspect " + command + " " + model_, "<&-").code, 74) << command;
+  }
+  EXPECT_EQ(run("glmd-inspect tokenize " + model_, "</dev/null").output, "[]\n");
+}
+
 TEST_F(ToolPrograms, an_id_without_a_token_is_named) {
   const Outcome outcome = run("glmd-inspect detokenize " + model_, "<" + file("ids", "[99999]"));
   EXPECT_EQ(outcome.code, 0);

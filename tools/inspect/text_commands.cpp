@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -32,8 +34,21 @@ struct TextOptions {
 
 using Transform = std::function<Result<std::string>(std::string_view)>;
 
-std::string read_standard_input() {
-  return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+// After the last read: whether that was the end, or a failure that looks like it.
+Result<void> check_standard_input() {
+  if (std::ferror(stdin) == 0) return {};
+  return error(ErrorKind::io, "standard input: {}",
+               errno != 0 ? std::strerror(errno) : "a read failed");
+}
+
+Result<std::string> read_standard_input() {
+  std::string text;
+  std::array<char, 65536> buffer;
+  errno = 0;
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), stdin))
+    text.append(buffer.data(), got);
+  TRY(check_standard_input());
+  return text;
 }
 
 void print(std::string_view text) {
@@ -50,12 +65,15 @@ int report(const Error& failure) {
 // failure's.
 int run(const TextOptions& options, const Transform& transform) {
   if (!options.by_lines) {
-    const Result<std::string> output = transform(read_standard_input());
+    const Result<std::string> input = read_standard_input();
+    if (!input.ok()) return report(input.error());
+    const Result<std::string> output = transform(input.value());
     if (!output.ok()) return report(output.error());
     print(output.value());
     return 0;
   }
   int code = 0;
+  errno = 0;
   for (std::string line; std::getline(std::cin, line);) {
     const Result<std::string> output = transform(line);
     if (output.ok()) {
@@ -66,6 +84,8 @@ int run(const TextOptions& options, const Transform& transform) {
       code = exit_code(output.error().kind);
     }
   }
+  const Result<void> finished = check_standard_input();
+  if (!finished.ok()) return report(finished.error());
   return code;
 }
 
