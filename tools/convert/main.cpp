@@ -11,7 +11,8 @@
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
   glmd::ConvertOptions options;
-  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.threads = processors;
 
   CLI::App app("Converts a Hugging Face checkpoint of GLM-5.2's family into a container for glmd.",
                "glmd-convert");
@@ -31,9 +32,10 @@ int main(int argc, char** argv) {
   app.add_option("--ignore", options.ignored,
                  "leave out tensors that match (*, ?, [...]); repeatable");
   app.add_option("--threads", options.threads,
-                 "threads that encode (default: one for each processor)")
+                 "threads that encode, at most one for each processor (default)")
       ->transform(glmd::within(1, 1024));
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
+  options.threads = std::min(options.threads, processors);  // more would only wait for each other
   options.policies = {.experts = *glmd::policy_from(experts), .dense = *glmd::policy_from(dense)};
   glmd::ProgressLine line("glmd-convert");
   const glmd::Result<void> result = glmd::convert(

@@ -1,5 +1,7 @@
 // glmd-make-model TARGET: a container with random weights of any geometry, in minutes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <thread>
 
 #include "platform/cpu.h"
 #include "tools/command_line.h"
@@ -52,9 +54,12 @@ int main(int argc, char** argv) {
   app.add_option("--dense-format", dense_format, "all else (default nl5)")->check(formats);
   app.add_option("--seed", options.seed, "of all values (default 1)")
       ->transform(glmd::within(uint64_t{0}, UINT64_MAX));
-  app.add_option("--threads", options.threads, "threads that fill")
+  app.add_option("--threads", options.threads,
+                 "threads that fill, at most one for each processor (default: for each core)")
       ->transform(glmd::within(1, 1024));
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
+  const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.threads = std::min(options.threads, processors);  // more would only wait for each other
   options.policies = {.experts = *glmd::policy_from(experts_format),
                       .dense = *glmd::policy_from(dense_format)};
   return glmd::end_program(app, glmd::run(geometry, options));
