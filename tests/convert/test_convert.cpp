@@ -347,6 +347,68 @@ TEST(Convert, a_whole_target_is_kept_and_a_strange_one_not_touched) {
   EXPECT_THAT(strange.error().message, HasSubstr("not touched"));
 }
 
+// A fine-tune: the same names and sizes, other values.
+TEST(Convert, other_weights_under_the_same_names_are_another_source) {
+  const TemporaryFolder folder;
+  TinyCheckpoint tiny = TinyCheckpoint::make();
+  tiny.write(folder / "source");
+  std::filesystem::create_directory(folder / "alt");
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "target").ok());
+  const auto before = test::read_folder(folder / "target");
+  tiny.tensors.at("lm_head.weight").bytes[0] ^= 1;
+  tiny.write(folder / "alt/source");
+  std::filesystem::last_write_time(
+      folder / "alt/source/model.safetensors",
+      std::filesystem::last_write_time(folder / "source/model.safetensors") +
+          std::chrono::seconds(1));
+  const Result<void> other = convert_quietly(folder / "alt/source", folder / "target");
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().kind, ErrorKind::usage);
+  EXPECT_THAT(other.error().message,
+              HasSubstr("converted from another source (its files are of another size or time)"));
+  EXPECT_EQ(test::read_folder(folder / "target"), before);
+}
+
+TEST(Convert, a_whole_target_is_of_the_options_it_was_made_with) {
+  const TemporaryFolder folder;
+  TinyCheckpoint tiny = TinyCheckpoint::make();
+  tiny.write(folder / "source");
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "target").ok());
+  const Result<void> ignoring =
+      convert_quietly(folder / "source", folder / "target", {}, 1, {"model.layers.2.*"});
+  ASSERT_FALSE(ignoring.ok());
+  EXPECT_THAT(ignoring.error().message, HasSubstr("converted with other options (--ignore)"));
+  // A copy that does not say what it was made from.
+  std::filesystem::remove(folder / "target/conversion.json");
+  const Result<void> unknown = convert_quietly(folder / "source", folder / "target");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(unknown.error().message, HasSubstr("conversion.json is not there"));
+  EXPECT_TRUE(Container::open(folder / "target").ok());
+}
+
+TEST(Convert, times_of_the_source_are_no_part_of_the_container) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "one").ok());
+  std::filesystem::last_write_time(
+      folder / "source/model.safetensors",
+      std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  ASSERT_TRUE(convert_quietly(folder / "source", folder / "two").ok());
+  auto one = test::read_folder(folder / "one"), two = test::read_folder(folder / "two");
+  EXPECT_NE(one.at("conversion.json"), two.at("conversion.json"));
+  one.erase("conversion.json");
+  two.erase("conversion.json");
+  EXPECT_EQ(one, two);
+}
+
+TEST(Convert, room_is_asked_for_before_a_folder_is_made) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  const Result<void> result = convert_quietly(folder / "source", "/proc/target");  // 0 bytes free
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, HasSubstr("/proc: free space: wanted"));
+}
+
 TEST(Convert, a_strange_partial_folder_is_not_touched) {
   const TemporaryFolder folder;
   TinyCheckpoint::make().write(folder / "source");

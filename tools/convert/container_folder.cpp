@@ -15,18 +15,11 @@ namespace {
 
 constexpr int64_t spare_bytes = int64_t{16} << 20;  // manifest, journal, folder
 
-Result<void> sync_folder(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return system_error(path, "open");
-  File folder(descriptor, path);
-  return folder.sync();
-}
-
 }  // namespace
 
-Result<std::string> target_folder(std::string given) {
+Result<std::string> target_folder(std::string given, std::string_view what) {
   const auto refuse = [&](std::string_view got, std::string_view wanted) {
-    return error(ErrorKind::usage, "TARGET {}: wanted {}, got {}", given, wanted, got);
+    return error(ErrorKind::usage, "{} {}: wanted {}, got {}", what, given, wanted, got);
   };
   while (given.size() > 1 && given.ends_with('/')) given.pop_back();
   const std::string name = std::filesystem::path(given).filename().string();
@@ -38,6 +31,17 @@ Result<std::string> target_folder(std::string given) {
   if ((status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
     return refuse("a mount point", "a folder inside of it, " + given + "/NAME");
   return given;
+}
+
+std::string parent_folder(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+Result<void> sync_folder(const std::string& path) {
+  File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+  if (folder.descriptor() < 0) return system_error(path, "open");
+  return folder.sync();
 }
 
 std::vector<StoredTensor> stored_tensors(const PlannedFile& file) {
@@ -103,8 +107,7 @@ Result<void> publish_folder(const std::string& partial, const std::string& targe
   TRY(sync_folder(partial));
   if (::rename(partial.c_str(), target.c_str()) != 0)
     return system_error(partial, "rename to " + target);
-  const std::filesystem::path parent = std::filesystem::path(target).parent_path();
-  return sync_folder(parent.empty() ? "." : parent.string());
+  return sync_folder(parent_folder(target));
 }
 
 }  // namespace glmd

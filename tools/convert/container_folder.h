@@ -15,9 +15,14 @@
 
 namespace glmd {
 
-// The folder to make, without slashes at the end. Refuses what the whole container could not be
-// renamed to: nothing, the folder one is in, symbolic links, mount points.
-Result<std::string> target_folder(std::string given);
+// The folder to make, without slashes at the end; `what` is its name on the command line. Refuses
+// what the whole folder could not be renamed to: nothing, the folder one is in, symbolic links,
+// mount points.
+Result<std::string> target_folder(std::string given, std::string_view what = "TARGET");
+
+// Where `path`, which has no slash at the end, lies.
+std::string parent_folder(const std::string& path);
+Result<void> sync_folder(const std::string& path);
 
 // The tensors of a file as its header names them.
 std::vector<StoredTensor> stored_tensors(const PlannedFile& file);

@@ -20,6 +20,8 @@ namespace glmd {
 namespace {
 
 constexpr const char* journal_name = "conversion.journal";
+constexpr const char* record_name = "conversion.json";
+constexpr int64_t record_bytes_max = int64_t{256} << 20;
 constexpr int64_t small_file_bytes_max = int64_t{256} << 20;
 
 Json stamps_json(const std::vector<Checkpoint::FileStamp>& stamps, bool with_time) {
@@ -49,16 +51,27 @@ Json source_json(const Checkpoint& checkpoint) {
   return source;
 }
 
-// What a journal is good for: the same bytes would come out.
-Json fingerprint_json(const Checkpoint& checkpoint, const ConvertOptions& options) {
+Json ignored_json(const ConvertOptions& options) {
   std::vector<Json> ignored;
   for (const std::string& pattern : options.ignored) ignored.push_back(Json::string(pattern));
+  return Json::array(std::move(ignored));
+}
+
+// What glmd.json does not tell of a conversion, left beside it: times of files are not the same
+// wherever the same container is made, and no part of it.
+Json record_json(const Checkpoint& checkpoint, const ConvertOptions& options) {
+  return Json::object({{"ignored", ignored_json(options)},
+                       {"sources", stamps_json(checkpoint.shard_stamps(), true)}});
+}
+
+// What a journal is good for: the same bytes would come out.
+Json fingerprint_json(const Checkpoint& checkpoint, const ConvertOptions& options) {
   return Json::object({{"format_version", Json::integer(Container::format_version)},
                        {"program", Json::string(GLMD_VERSION)},
                        {"experts", Json::string(policy_name(options.policies.experts))},
                        {"dense", Json::string(policy_name(options.policies.dense))},
                        {"latent_norm_eps", Json::real(options.latent_norm_eps)},
-                       {"ignored", Json::array(std::move(ignored))},
+                       {"ignored", ignored_json(options)},
                        {"sources", stamps_json(checkpoint.stamps(), true)}});
 }
 
@@ -99,6 +112,9 @@ class Conversion {
 };
 
 Result<void> Conversion::run() {
+  for (const PlannedFile& file : plan_.files)
+    progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
+  if (!path_exists(partial_)) TRY(check_free_space(parent_folder(partial_), progress_.bytes_total));
   if (::mkdir(partial_.c_str(), 0777) != 0) {
     if (errno != EEXIST) return system_error(partial_, "make folder");
     const bool is_ours = path_exists(partial_ + "/" + journal_name);
@@ -111,8 +127,6 @@ Result<void> Conversion::run() {
       TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
   if (journal_.was_restarted())
     TRY(note(partial_ + ": made from other sources or with other options, starting anew"));
-  for (const PlannedFile& file : plan_.files)
-    progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
   TRY(find_kept());
   TRY(drop_strangers());
   TRY(check_free_space(partial_, progress_.bytes_total - progress_.bytes_kept));
@@ -234,8 +248,11 @@ Result<void> Conversion::write_manifest() {
   return write_file_atomically(partial_ + "/glmd.json", manifest_.to_json().to_string() + "\n");
 }
 
-// The journal goes last: a kill before that leaves a whole container with a harmless file in it.
+// The record tells the next run what this container was made from. The journal goes last: a kill
+// before that leaves a whole container with a harmless file in it.
 Result<void> Conversion::publish() {
+  const std::string record = record_json(checkpoint_, options_).to_string() + "\n";
+  TRY(write_file_atomically(partial_ + "/" + record_name, record));
   TRY(publish_folder(partial_, options_.target));
   ::unlink((options_.target + "/" + journal_name).c_str());
   return {};
@@ -272,17 +289,33 @@ Result<bool> is_converted(const ConvertOptions& options, const Checkpoint& check
     return error(ErrorKind::usage, "{}: exists and is not a whole container, not touched ({})",
                  options.target, container.error().message);
   }
-  const Result<Manifest> manifest = Manifest::parse(container.value().manifest(), options.target);
-  const bool is_same = manifest.ok() &&
-                       manifest.value().experts_policy == policy_name(options.policies.experts) &&
-                       manifest.value().dense_policy == policy_name(options.policies.dense) &&
-                       manifest.value().latent_norm_eps == options.latent_norm_eps &&
-                       manifest.value().source.to_string() == source_json(checkpoint).to_string() &&
-                       TRY(has_same_texts(manifest.value(), checkpoint));
-  if (is_same) return true;
-  return error(ErrorKind::usage,
-               "{}: exists, converted from another source or with other options; remove it first",
-               options.target);
+  const auto refuse = [&](std::string_view why) {
+    return error(ErrorKind::usage,
+                 "{}: exists, converted {}; remove it first, or name another target",
+                 options.target, why);
+  };
+  const Manifest manifest =
+      TRY(Manifest::parse(container.value().manifest(), options.target + "/glmd.json"));
+  if (manifest.experts_policy != policy_name(options.policies.experts) ||
+      manifest.dense_policy != policy_name(options.policies.dense) ||
+      manifest.latent_norm_eps != options.latent_norm_eps)
+    return refuse("with other options");
+  if (manifest.source.to_string() != source_json(checkpoint).to_string() ||
+      !TRY(has_same_texts(manifest, checkpoint)))
+    return refuse("from another source");
+  const std::string record_path = options.target + "/" + record_name;
+  if (!path_exists(record_path))
+    return refuse(fmt::format("from files unknown ({} is not there)", record_name));
+  const std::string text = TRY(read_file(record_path, record_bytes_max));
+  const Json record = TRY(parse_json(text, record_path));
+  const auto differs = [&, wanted = record_json(checkpoint, options)](std::string_view name) {
+    const Json* value = record.find(name);
+    return value == nullptr || value->to_string() != wanted.find(name)->to_string();
+  };
+  if (differs("ignored")) return refuse("with other options (--ignore)");
+  if (differs("sources"))
+    return refuse("from another source (its files are of another size or time)");
+  return true;
 }
 
 }  // namespace
