@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+
+#include <cstdlib>
 #include <filesystem>
 
 #include "platform/aligned_memory.h"
@@ -137,6 +140,58 @@ TEST_F(MirrorTest, without_room_nothing_is_begun) {
                                            [](const StageProgress&) { return true; });
   ASSERT_FALSE(staged.ok());
   EXPECT_EQ(staged.error().kind, ErrorKind::no_memory);
+  EXPECT_FALSE(path_exists(folder_ / "m.partial"));
+}
+
+TEST_F(MirrorTest, where_no_expert_fits_there_is_no_room) {
+  const Result<void> staged = stage(plan_mirror(even_order(*container_), 0));
+  ASSERT_FALSE(staged.ok());
+  EXPECT_EQ(staged.error().kind, ErrorKind::no_memory);
+  EXPECT_FALSE(path_exists(folder_ / "m.partial"));
+}
+
+TEST_F(MirrorTest, two_runs_do_not_stage_the_same_folder) {
+  std::optional<Result<void>> second;
+  const Result<void> first =
+      stage_mirror(*container_, whole(), folder_ / "m", 0, [&](const StageProgress&) {
+        if (!second) second = stage(whole());
+        return true;
+      });
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  ASSERT_FALSE(second->ok());
+  EXPECT_EQ(second->error().kind, ErrorKind::busy);
+  EXPECT_THAT(second->error().message, testing::HasSubstr("another glmd-mirror stages it"));
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+}
+
+// The program: exit codes, and folders as people type them.
+class MirrorProgram : public MirrorTest {
+ protected:
+  int run(const std::string& arguments) {
+    const std::string line = "cd " + (folder_ / ".") + " && " GLMD_BINARY_DIR "/bin/glmd-mirror " +
+                             arguments + " >" + (folder_ / "said") + " 2>&1";
+    const int code = WEXITSTATUS(std::system(line.c_str()));
+    said_ = test::read_text(folder_ / "said");
+    return code;
+  }
+  std::string said_;
+};
+
+TEST_F(MirrorProgram, a_slash_at_the_end_changes_nothing) {
+  EXPECT_EQ(run("stage c m/ --reserve 0"), 0) << said_;
+  EXPECT_EQ(run("verify c m/"), 0) << said_;
+  EXPECT_EQ(run("stage c '' --reserve 0"), 64);
+  EXPECT_THAT(said_, testing::HasSubstr("FOLDER : wanted the name of a folder to make"));
+  EXPECT_FALSE(path_exists(folder_ / ".partial"));
+}
+
+TEST_F(MirrorProgram, exit_codes_are_those_of_the_manual) {
+  EXPECT_EQ(run("stage c m --bytes 0 --reserve 0"), 75) << said_;
+  EXPECT_EQ(run("stage c m --reserve 99999T"), 75) << said_;
+  EXPECT_EQ(run("stage c m --order nonexistent"), 66) << said_;
+  EXPECT_EQ(run("stage nonexistent m"), 66) << said_;
+  EXPECT_EQ(run("stage c nonexistent/m"), 74) << said_;
+  EXPECT_EQ(run("stage c /proc/m --reserve 0"), 75) << said_;
   EXPECT_FALSE(path_exists(folder_ / "m.partial"));
 }
 

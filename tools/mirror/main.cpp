@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "tools/command_line.h"
+#include "tools/convert/container_folder.h"
 #include "tools/mirror/staging.h"
 
 namespace glmd {
@@ -28,7 +29,8 @@ int64_t count_experts(const Container& container) {
   return static_cast<int64_t>(even_order(container).size());
 }
 
-Result<void> plan(const Options& options) {
+Result<void> plan(Options options) {
+  options.folder = TRY(target_folder(options.folder, "FOLDER"));
   const Container container = TRY(Container::open(options.container));
   const MirrorPlan plan = TRY(plan_of(options, container));
   print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
@@ -36,7 +38,8 @@ Result<void> plan(const Options& options) {
   return {};
 }
 
-Result<void> stage(const Options& options) {
+Result<void> stage(Options options) {
+  options.folder = TRY(target_folder(options.folder, "FOLDER"));
   const Container container = TRY(Container::open(options.container));
   const MirrorPlan plan = TRY(plan_of(options, container));
   int64_t shown_percent = -1;
@@ -89,8 +92,7 @@ int main(int argc, char** argv) {
         ->transform(glmd::byte_size(0));
     command->add_option("--reserve", options.reserve_bytes, "to leave free (default 2G)")
         ->transform(glmd::byte_size(0));
-    command->add_option("--order", options.order, "lines LAYER EXPERT, most used first")
-        ->check(CLI::ExistingFile);
+    command->add_option("--order", options.order, "lines LAYER EXPERT, most used first");
   }
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   std::signal(SIGINT, [](int) { glmd::wants_stop = 1; });

@@ -1,6 +1,7 @@
 #include "tools/mirror/staging.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "platform/file.h"
 #include "storage/manifest.h"
 #include "storage/mirror.h"
+#include "tools/convert/container_folder.h"
 
 namespace glmd {
 namespace {
@@ -21,27 +23,23 @@ std::string partial_of(const std::string& folder) {
   return folder + ".partial";
 }
 
-std::string parent_of(const std::string& folder) {
-  const std::string parent = std::filesystem::path(folder).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
-Error system_error(const std::string& path, std::string_view doing) {
-  return error(ErrorKind::io, "{}: {}: {}", path, doing, std::strerror(errno));
-}
-
-Result<void> sync_folder(const std::string& path) {
-  File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
-  if (folder.descriptor() < 0) return system_error(path, "open");
-  return folder.sync();
-}
-
 // Kept where it exists; a new one is one hole of that size.
 Result<File> open_target(const std::string& path, int64_t bytes) {
   File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
   if (file.descriptor() < 0) return system_error(path, "open");
   if (::ftruncate(file.descriptor(), bytes) != 0) return system_error(path, "set size");
   return file;
+}
+
+// The folder, held against other runs until it is closed; renaming does not let it go.
+Result<File> hold_partial(const std::string& partial) {
+  if (::mkdir(partial.c_str(), 0755) != 0 && errno != EEXIST)
+    return system_error(partial, "make folder");
+  File folder(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), partial);
+  if (folder.descriptor() < 0) return system_error(partial, "open");
+  if (::flock(folder.descriptor(), LOCK_EX | LOCK_NB) == 0) return folder;
+  if (errno != EWOULDBLOCK) return system_error(partial, "lock");
+  return error(ErrorKind::busy, "{}: another glmd-mirror stages it", partial);
 }
 
 bool is_there(const File& file, const Tensor& tensor, std::vector<uint8_t>& buffer) {
@@ -88,9 +86,11 @@ Result<bool> stage_file(const Container& container, int32_t index,
 
 Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes) {
   std::error_code failure;
-  const std::filesystem::space_info space = std::filesystem::space(parent_of(folder), failure);
+  const std::filesystem::space_info space = std::filesystem::space(parent_folder(folder), failure);
   if (failure) {
-    return error(ErrorKind::not_found, "{}: free space: {}", parent_of(folder), failure.message());
+    const bool is_denied = failure == std::errc::permission_denied;
+    return error(is_denied ? ErrorKind::denied : ErrorKind::io, "{}: free space: {}",
+                 parent_folder(folder), failure.message());
   }
   auto bytes = static_cast<int64_t>(space.available);
   const std::string partial = partial_of(folder);
@@ -108,16 +108,17 @@ Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
   if (path_exists(folder)) {
     return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
   }
-  if (plan.experts.empty()) return error(ErrorKind::usage, "{}: no expert fits", folder);
+  if (plan.experts.empty()) {
+    return error(ErrorKind::no_memory,
+                 "{}: no expert fits into what --bytes, --reserve and the disk allow", folder);
+  }
   const int64_t available = TRY(mirror_bytes_available(folder, reserve_bytes));
   if (plan.bytes > available) {
     return error(ErrorKind::no_memory, "{}: wanted {} bytes free beside a reserve of {}, got {}",
-                 parent_of(folder), plan.bytes, reserve_bytes, available);
+                 parent_folder(folder), plan.bytes, reserve_bytes, available);
   }
   const std::string partial = partial_of(folder);
-  if (::mkdir(partial.c_str(), 0755) != 0 && errno != EEXIST) {
-    return system_error(partial, "make folder");
-  }
+  File held = TRY(hold_partial(partial));
   std::map<int32_t, std::vector<const Tensor*>> by_file;
   MirrorManifest manifest;
   manifest.identity = container.identity();
@@ -133,9 +134,9 @@ Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
   }
   TRY(write_file_atomically(partial + "/" + MirrorManifest::file_name,
                             manifest.to_json().to_string() + "\n"));
-  TRY(sync_folder(partial));
+  TRY(held.sync());
   if (::rename(partial.c_str(), folder.c_str()) != 0) return system_error(partial, "rename");
-  return sync_folder(parent_of(folder));
+  return sync_folder(parent_folder(folder));
 }
 
 std::vector<std::string> verify_mirror(const Container& container, const std::string& folder) {
