@@ -29,9 +29,9 @@ class Quickstart(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def start(self, *arguments):
+    def start(self, *arguments, program=os.path.join(ROOT, "tools", "quickstart"), cwd=None):
         return subprocess.Popen(
-            [os.path.join(ROOT, "tools", "quickstart"), *arguments], text=True,
+            [program, *arguments], text=True, cwd=cwd,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "TMPDIR": self.folder.name}, start_new_session=True,
             # A shell cannot trap what was ignored when it started.
@@ -49,6 +49,17 @@ class Quickstart(unittest.TestCase):
         self.assertNotIn("quickstart:", output)
         self.assertNotIn("ninja", output)
         self.expect_nothing_left()
+
+    def test_files_are_those_of_the_callers_folder_through_a_link_too(self):
+        with tempfile.TemporaryDirectory() as elsewhere:
+            link = os.path.join(elsewhere, "ask")
+            os.symlink(os.path.join(ROOT, "tools", "quickstart"), link)
+            with open(os.path.join(elsewhere, "n.txt"), "w") as file:
+                file.write("What is a hummingbird?")
+            process = self.start("-f", "n.txt", program=link, cwd=elsewhere)
+            output, progress = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 0, progress)
+        self.assertIn("bird", output)
 
     def test_a_wrong_option_is_a_usage_error_and_nothing_is_left(self):
         process = self.start("--no-such-option", "hello")
