@@ -10,27 +10,27 @@
 namespace glmd {
 
 Json Json::boolean(bool value) {
-  return Json(Value(value));
+  return {std::in_place_type<bool>, value};
 }
 
 Json Json::integer(int64_t value) {
-  return Json(Value(value));
+  return {std::in_place_type<int64_t>, value};
 }
 
 Json Json::real(double value) {
-  return Json(Value(value));
+  return {std::in_place_type<double>, value};
 }
 
 Json Json::string(std::string value) {
-  return Json(Value(std::move(value)));
+  return {std::in_place_type<std::string>, std::move(value)};
 }
 
 Json Json::array(std::vector<Json> items) {
-  return Json(Value(std::move(items)));
+  return {std::in_place_type<std::vector<Json>>, std::move(items)};
 }
 
 Json Json::object(std::vector<Member> members) {
-  return Json(Value(std::move(members)));
+  return {std::in_place_type<std::vector<Member>>, std::move(members)};
 }
 
 Json::Type Json::type() const {
@@ -186,7 +186,7 @@ class JsonReader {
       case element_type::INT64:
         return Json::integer(element.get_int64().value_unsafe());
       case element_type::UINT64:  // only what int64 does not hold
-        return Json(Json::Value(element.get_uint64().value_unsafe()));
+        return {std::in_place_type<uint64_t>, element.get_uint64().value_unsafe()};
       case element_type::DOUBLE:
         return Json::real(element.get_double().value_unsafe());
       case element_type::STRING:

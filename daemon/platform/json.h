@@ -59,7 +59,8 @@ class Json {
                              std::vector<Json>, std::vector<Member>>;
 
   friend class JsonReader;
-  explicit Json(Value value) : value_(std::move(value)) {}
+  template <typename T>
+  Json(std::in_place_type_t<T> type, T value) : value_(type, std::move(value)) {}
 
   template <typename T>
   bool holds() const {

@@ -144,21 +144,23 @@ class Simulation {
     now_ms += head_ms;
   }
   void run_layer(int64_t layer) {
+    static constexpr int32_t first[] = {0};
     std::vector<ExpertWork> works;
     for (const int32_t expert : routing_.chosen(layer)) {
       works.push_back({.expert = static_cast<int32_t>(layer * experts) + expert,
-                       .rows = {0},
-                       .outputs = {0},
+                       .rows = first,
+                       .outputs = first,
                        .uses = 1});
     }
+    const auto meanwhile = [&] {
+      now_ms += shared_ms;
+      if (layer + 1 < layers) read_ahead(layer + 1);
+    };
     const ExpertStep step{
         .shape = {.hidden = 16, .width = 16, .format = BlockFormat::f32},
         .layer = {static_cast<int32_t>(layer * experts), static_cast<int32_t>(experts)},
         .works = works,
-        .meanwhile = [&] {
-          now_ms += shared_ms;
-          if (layer + 1 < layers) read_ahead(layer + 1);
-        }};
+        .meanwhile = meanwhile};
     const Activations rows{input_.data(), 16, nullptr, nullptr, nullptr, 1, 16};
     ASSERT_TRUE(run_experts(*cache_, {kernels_, team_}, step, rows, scratch_, output_.data()).ok());
   }
@@ -178,7 +180,7 @@ class Simulation {
       {.layers = layers, .experts = experts, .chosen = chosen, .text_tokens = 64}};
   KernelTable kernels_ = scalar_kernels();
   Team team_{1};
-  ExpertScratch scratch_;
+  ExpertStepScratch scratch_;
   std::vector<float> input_ = std::vector<float>(16), output_ = std::vector<float>(16);
 };
 
