@@ -4,7 +4,6 @@
 
 #include "client/cli/status.h"
 #include "client/daemon_client.h"
-#include "platform/file.h"
 #include "platform/json.h"
 #include "protocol/limits.h"
 #include "protocol/quoting.h"
@@ -23,7 +22,7 @@ void append_part(std::string& text, const std::string& part) {
 }
 
 // Words, then stdin where one is piped in, then files: the question before its material.
-Result<std::string> read_question(const AskOptions& options) {
+Result<std::string> read_question(const AskOptions& options, std::optional<int64_t> deadline_ms) {
   std::string words;
   bool wants_stdin = is_stdin_piped();
   for (const std::string& word : options.prompt) {
@@ -35,9 +34,9 @@ Result<std::string> read_question(const AskOptions& options) {
     words += word;
   }
   std::string question = std::move(words);
-  if (wants_stdin) append_part(question, TRY(read_stdin(input_bytes_max)));
+  if (wants_stdin) append_part(question, TRY(read_stdin(input_bytes_max, deadline_ms)));
   for (const std::string& path : options.files) {
-    append_part(question, TRY(read_input(path, input_bytes_max)));
+    append_part(question, TRY(read_file_or_pipe(path, input_bytes_max, deadline_ms)));
   }
   if (question.empty()) return error(ErrorKind::usage, "no prompt: give words, -f FILE or stdin");
   return question;
@@ -75,8 +74,8 @@ Json message_of(const char* role, const std::string& content) {
   return Json::object({{"role", Json::string(role)}, {"content", Json::string(content)}});
 }
 
-Result<std::string> make_chat(const AskOptions& options) {
-  const std::string question = TRY(read_question(options));
+Result<std::string> make_chat(const AskOptions& options, std::optional<int64_t> deadline_ms) {
+  const std::string question = TRY(read_question(options, deadline_ms));
   TRY(check_utf8(question, "the prompt"));
   TRY(check_utf8(options.system, "the system prompt"));
   Json messages = Json::array();
@@ -165,16 +164,12 @@ enum class Interruption { none, signal, timeout };
 struct Conversation {
   const AskOptions& options;
   DaemonClient client;
-  Answer answer;
+  Answer& answer;
   std::optional<int64_t> deadline_ms;
   Interruption interruption = Interruption::none;
 
   // The exit code.
   Result<int> hold(const protocol::Submit& submit) {
-    if (options.timeout_s) {
-      deadline_ms =
-          DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
-    }
     const bool is_sent = TRY(client.send(submit, deadline_ms));
     if (!is_sent) {
       const bool is_late = deadline_ms && DaemonClient::now_ms() >= *deadline_ms;
@@ -205,12 +200,13 @@ struct Conversation {
 
   // What came so far is all there will be; the exit code.
   Result<int> end_interrupted() {
-    const bool is_timeout = interruption == Interruption::timeout;
+    if (interruption == Interruption::timeout) {
+      return error(ErrorKind::timeout, "no complete answer within {} s from {}", *options.timeout_s,
+                   options.socket_path);
+    }
     TRY(answer.finish());
-    TRY(answer.print_json(is_timeout ? "timeout" : "interrupted", nullptr));
-    if (!is_timeout) return exit_interrupted;
-    return error(ErrorKind::timeout, "no complete answer within {} s from {}", *options.timeout_s,
-                 options.socket_path);
+    TRY(answer.print_json("interrupted", nullptr));
+    return exit_interrupted;
   }
 
   // The exit code once the request ended, nothing before.
@@ -229,13 +225,16 @@ struct Conversation {
   }
 };
 
-}  // namespace
-
-Result<int> ask(const AskOptions& options) {
+Result<int> converse(const AskOptions& options, Answer& answer) {
+  std::optional<int64_t> deadline_ms;
+  if (options.timeout_s) {
+    deadline_ms =
+        DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
+  }
   protocol::Submit submit;
   submit.id = request_id;
   submit.format = protocol::Format::chat;
-  submit.payload = TRY(make_chat(options));
+  submit.payload = TRY(make_chat(options, deadline_ms));
   submit.tokens_max = options.tokens_max;
   submit.temperature = options.temperature;
   submit.top_p = options.top_p;
@@ -246,16 +245,25 @@ Result<int> ask(const AskOptions& options) {
     return error(ErrorKind::bad_input, "the prompt: wanted at most {} bytes as JSON, got {}",
                  input_bytes_max, submit.payload.size());
   }
+  Conversation conversation{options, TRY(DaemonClient::connect(options.socket_path)), answer,
+                            deadline_ms};
+  count_interrupts();  // before this there is nothing to cancel
+  return conversation.hold(submit);
+}
 
+}  // namespace
+
+Result<int> ask(const AskOptions& options) {
   const bool shows_thoughts =
       !options.is_quiet && (options.is_thinking.value_or(false) || is_stderr_terminal());
-  Conversation conversation{options, TRY(DaemonClient::connect(options.socket_path)),
-                            Answer(options, shows_thoughts), std::nullopt};
-  count_interrupts();  // before this there is nothing to cancel
-  Result<int> code = conversation.hold(submit);
-  if (!code.ok() && code.error().kind != ErrorKind::timeout) {
-    TRY(conversation.answer.finish());
-    TRY(conversation.answer.print_json("error", nullptr, code.error().message));
+  Answer answer(options, shows_thoughts);
+  Result<int> code = converse(options, answer);
+  if (code.ok() || code.error().kind == ErrorKind::usage) return code;
+  TRY(answer.finish());
+  if (code.error().kind == ErrorKind::timeout) {
+    TRY(answer.print_json("timeout", nullptr));
+  } else {
+    TRY(answer.print_json("error", nullptr, code.error().message));
   }
   return code;
 }

@@ -37,11 +37,16 @@ CLI::Option* add_number(CLI::App& command, const std::string& name, std::optiona
   return command.add_option_function<std::string>(name, read, help)->type_name("NUMBER");
 }
 
+std::string is_named(const std::string& path) {
+  return path.empty() ? "wanted a path, got an empty one" : "";
+}
+
 void add_ask_options(CLI::App& command, AskOptions& options) {
   command.add_option("PROMPT", options.prompt, "The question; - for standard input");
   command.add_option("-s,--system", options.system, "The system prompt");
   command.add_option("-f,--file", options.files, "Append a file's content")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(is_named);
   add_number<int64_t>(command, "--max", options.tokens_max, 1, protocol::tokens_max_max,
                       "At most so many tokens");
   add_number<uint64_t>(command, "--seed", options.seed, 0, UINT64_MAX,
@@ -77,7 +82,7 @@ int report(const Result<int>& result) {
   if (result.ok()) return result.value();
   // The reader of a pipe left: no words needed.
   if (result.error().kind == ErrorKind::cancelled) return exit_pipe;
-  std::fprintf(stderr, "glmctl: %s\n", result.error().message.c_str());
+  std::fprintf(stderr, "glmctl: %s\n", printable(result.error().message).c_str());
   return exit_code(result.error().kind);
 }
 
@@ -88,6 +93,7 @@ int run(int argc, char** argv) {
   std::string socket_path = default_socket;
   app.add_option("--socket", socket_path, "glmd's socket")
       ->envname("GLMD_SOCKET")
+      ->check(is_named)
       ->capture_default_str();
   app.fallthrough();
 

@@ -21,6 +21,7 @@ namespace {
 using protocol::ErrorCode;
 
 constexpr int64_t answer_limit_ms = 10'000;
+constexpr int64_t first_answer_limit_ms = 1'000;  // be the limit of wait-ready shorter
 constexpr int poll_interval_ms = 200;
 
 Result<std::string> query(const std::string& socket_path, const protocol::Request& request,
@@ -44,13 +45,16 @@ void append_lines(std::string& out, const std::string& name, const Json& value) 
     }
     return;
   }
-  const std::string text = value.is_string() ? value.as_string() : value.to_string();
+  const std::string text = value.is_string() ? printable(value.as_string()) : value.to_string();
   if (!value.is_null()) out += fmt::format("{:<28} {}\n", name, text);
 }
 
+// The plan or findings of what would be served without any option, which is not what was asked for.
 // glmd stands beside glmctl in the build tree, in ../sbin where installed, or in the PATH. Returns
 // only where it cannot be run.
-Error run_glmd(const char* action, bool is_json) {
+Error run_glmd(const std::string& socket_path, const char* action, bool is_json) {
+  std::fprintf(stderr, "glmctl: no daemon at %s: this is what `glmd %s` says\n",
+               printable(socket_path).c_str(), action);
   std::error_code failure;
   const auto own = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
   // The nearest first.
@@ -79,8 +83,9 @@ Result<void> print_findings(const Json& answer) {
   }
   std::string text;
   for (const Json& finding : findings->items()) {
-    text += text_of(finding, "severity") + ": " + text_of(finding, "what") + "\n";
-    const std::string remedy = text_of(finding, "remedy");
+    text +=
+        printable(text_of(finding, "severity")) + ": " + printable(text_of(finding, "what")) + "\n";
+    const std::string remedy = printable(text_of(finding, "remedy"));
     if (!remedy.empty()) text += "  remedy: " + remedy + "\n";
   }
   return write_answer(text.empty() ? "nothing is wrong\n" : text);
@@ -155,7 +160,9 @@ Result<int> print_status(const std::string& socket_path, bool is_json) {
 
 Result<int> print_plan(const std::string& socket_path, bool is_json) {
   auto text = query(socket_path, protocol::Plan{});
-  if (!text.ok() && text.error().kind == ErrorKind::unavailable) return run_glmd("--plan", is_json);
+  if (!text.ok() && text.error().kind == ErrorKind::unavailable) {
+    return run_glmd(socket_path, "--plan", is_json);
+  }
   const std::string answer = TRY(std::move(text));
   if (is_json) {
     TRY(write_answer(answer + "\n"));
@@ -170,7 +177,7 @@ Result<int> print_plan(const std::string& socket_path, bool is_json) {
 Result<int> print_doctor(const std::string& socket_path, bool is_json) {
   auto text = query(socket_path, protocol::Doctor{});
   if (!text.ok() && text.error().kind == ErrorKind::unavailable) {
-    return run_glmd("--doctor", is_json);
+    return run_glmd(socket_path, "--doctor", is_json);
   }
   const std::string answer = TRY(std::move(text));
   const Json json = TRY(parse_json(answer, "DOCTOR answer"));
@@ -189,9 +196,9 @@ Result<int> ping(const std::string& socket_path) {
   auto answer = parse_json(text, "PING answer");
   if (!answer.ok()) return error(ErrorKind::protocol, "{}", answer.error().message);
   const Json* state = answer.value().is_object() ? answer.value().find("state") : nullptr;
-  TRY(write_answer(fmt::format("{} {} ms\n",
-                               state && state->is_string() ? state->as_string() : "alive",
-                               DaemonClient::now_ms() - begin_ms)));
+  TRY(write_answer(fmt::format(
+      "{} {} ms\n", state && state->is_string() ? printable(state->as_string()) : "alive",
+      DaemonClient::now_ms() - begin_ms)));
   return 0;
 }
 
@@ -200,17 +207,18 @@ Result<int> wait_until_ready(const std::string& socket_path, std::optional<doubl
   bool has_told = false;
   std::optional<int64_t> deadline_ms;
   if (timeout_s) deadline_ms = DaemonClient::now_ms() + static_cast<int64_t>(*timeout_s * 1000);
+  int64_t limit_least_ms = first_answer_limit_ms;  // so that a limit of 0 asks once
   while (interrupt_count() == 0) {
-    const int64_t left_ms =
-        deadline_ms ? std::max<int64_t>(0, *deadline_ms - DaemonClient::now_ms()) : answer_limit_ms;
-    const auto hindrance = TRY(find_hindrance(socket_path, std::min(left_ms, answer_limit_ms)));
+    const int64_t left_ms = deadline_ms ? *deadline_ms - DaemonClient::now_ms() : answer_limit_ms;
+    const auto hindrance = TRY(find_hindrance(
+        socket_path, std::clamp(left_ms, std::exchange(limit_least_ms, 0), answer_limit_ms)));
     if (!hindrance) return 0;
     if (deadline_ms && DaemonClient::now_ms() >= *deadline_ms) {
       return error(ErrorKind::timeout, "not ready within {} s: {}", *timeout_s, *hindrance);
     }
     // A mistyped path is waited for as well: say what for, unless the end will.
     if (!deadline_ms && !std::exchange(has_told, true)) {
-      std::fprintf(stderr, "glmctl: waiting: %s\n", hindrance->c_str());
+      std::fprintf(stderr, "glmctl: waiting: %s\n", printable(*hindrance).c_str());
     }
     ::poll(nullptr, 0, poll_interval_ms);
   }

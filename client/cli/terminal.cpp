@@ -1,14 +1,21 @@
 #include "client/cli/terminal.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+
+#include "client/daemon_client.h"
+#include "platform/file.h"
 
 namespace glmd {
 namespace {
@@ -28,6 +35,47 @@ bool write_all(int descriptor, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(count));
   }
   return true;
+}
+
+Error input_error(const std::string& name, std::string_view doing) {
+  const bool is_denied = errno == EACCES || errno == EPERM;
+  return error(errno == ENOENT || errno == ENOTDIR ? ErrorKind::not_found
+               : is_denied                         ? ErrorKind::denied
+                                                   : ErrorKind::io,
+               "{}: {}: {}", name, doing, std::strerror(errno));
+}
+
+// Regular files are always ready. A pipe whose last writer left is, too: its end is read.
+Result<void> wait_for_input(int descriptor, const std::string& name,
+                            std::optional<int64_t> deadline_ms) {
+  while (true) {
+    const int64_t left_ms =
+        deadline_ms ? std::clamp<int64_t>(*deadline_ms - DaemonClient::now_ms(), 0, INT_MAX) : -1;
+    pollfd ready{descriptor, POLLIN, 0};
+    const int count = ::poll(&ready, 1, static_cast<int>(left_ms));
+    if (count > 0) return {};
+    if (count == 0 && DaemonClient::now_ms() >= *deadline_ms) {
+      return error(ErrorKind::timeout, "{}: time is up before its end", name);
+    }
+    if (count < 0 && errno != EINTR) return input_error(name, "wait");
+  }
+}
+
+Result<std::string> read_to_end(int descriptor, const std::string& name, int64_t bytes_max,
+                                std::optional<int64_t> deadline_ms) {
+  std::string text;
+  std::array<char, 65536> bytes;
+  while (true) {
+    TRY(wait_for_input(descriptor, name, deadline_ms));
+    const ssize_t count = ::read(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return input_error(name, "read");
+    if (count == 0) return text;
+    text.append(bytes.data(), static_cast<size_t>(count));
+    if (std::ssize(text) > bytes_max) {
+      return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got more", name, bytes_max);
+    }
+  }
 }
 
 bool is_set(const char* name) {
@@ -66,23 +114,45 @@ bool is_stdin_piped() {
   return S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode);
 }
 
-Result<std::string> read_stdin(int64_t bytes_max) {
-  std::string text;
-  std::array<char, 65536> bytes;
-  while (true) {
-    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return error(ErrorKind::io, "read stdin: {}", std::strerror(errno));
-    if (count == 0) return text;
-    text.append(bytes.data(), static_cast<size_t>(count));
-    if (std::ssize(text) > bytes_max) {
-      return error(ErrorKind::bad_input, "stdin has more than {} bytes", bytes_max);
+Result<std::string> read_stdin(int64_t bytes_max, std::optional<int64_t> deadline_ms) {
+  return read_to_end(STDIN_FILENO, "standard input", bytes_max, deadline_ms);
+}
+
+Result<std::string> read_file_or_pipe(const std::string& path, int64_t bytes_max,
+                                      std::optional<int64_t> deadline_ms) {
+  // Opening a pipe would wait for its writer, without a limit.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return input_error(path, "open");
+  const File file(descriptor, path);  // closes it
+  return read_to_end(descriptor, path, bytes_max, deadline_ms);
+}
+
+std::string printable(std::string_view text) {
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F, C2 80 to C2 9F in UTF-8: terminals obey them, too.
+    const bool is_high_control = byte == 0xC2 && i + 1 < text.size() &&
+                                 (static_cast<unsigned char>(text[i + 1]) & 0xE0) == 0x80;
+    if (byte == '\n') {
+      line += "\\n";
+    } else if (byte == '\t') {
+      line += "\\t";
+    } else if (is_high_control) {
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if (byte < 0x20 || byte == 0x7F) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else {
+      line += text[i];
     }
   }
+  return line;
 }
 
 void count_interrupts() {
   struct sigaction action {};
+  if (sigaction(SIGINT, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;
+  action = {};
   action.sa_handler = [](int) { interrupts = interrupts + 1; };  // no SA_RESTART: waits end
   sigaction(SIGINT, &action, nullptr);
 }

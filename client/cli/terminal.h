@@ -2,6 +2,8 @@
 // noticed.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,9 +20,18 @@ bool has_color(Color color);
 void write_thought(std::string_view text, bool is_dim);  // to stderr
 bool is_stderr_terminal();
 bool is_stdin_piped();  // a pipe, file or socket: something that a shell connected on purpose
-Result<std::string> read_stdin(int64_t bytes_max);
+// To their end. A pipe is waited for, at most until `deadline_ms` (of DaemonClient::now_ms()): then
+// `timeout`.
+Result<std::string> read_stdin(int64_t bytes_max, std::optional<int64_t> deadline_ms);
+Result<std::string> read_file_or_pipe(const std::string& path, int64_t bytes_max,
+                                      std::optional<int64_t> deadline_ms);
 
-// SIGINT: counts instead of ending the program, from the first call on.
+// What others wrote, as one line that moves no cursor: control characters become \n, \x1b and so
+// on.
+std::string printable(std::string_view text);
+
+// SIGINT: counts instead of ending the program, from the first call on. Where whoever started us
+// ignores it, it stays ignored.
 void count_interrupts();
 int interrupt_count();
 
