@@ -1,6 +1,7 @@
 #include "experts/routing_trace.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -170,10 +171,15 @@ Result<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::create(
                  experts_max, shape.experts);
   }
   File file = TRY(File::create(path, 0600));  // not within new: what it allocated would be lost
+  // Who reads a pipe may stop to, and then its end would be waited for.
+  struct stat status {};
+  if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return error(ErrorKind::config, "{}: wanted a regular file, got a pipe or device", path);
+  }
   std::unique_ptr<RoutingTraceWriter> writer(
       new RoutingTraceWriter(std::move(file), std::move(on_end)));
-  TRY(writer->write(header_bytes(shape)));
-  writer->thread_ = std::thread([raw = writer.get()] { raw->run(); });
+  writer->thread_ =
+      std::thread([raw = writer.get(), header = header_bytes(shape)] { raw->run(header); });
   return writer;
 }
 
@@ -181,7 +187,6 @@ RoutingTraceWriter::RoutingTraceWriter(File file, std::function<void(const Error
     : file_(std::move(file)), on_end_(std::move(on_end)) {}
 
 RoutingTraceWriter::~RoutingTraceWriter() {
-  if (!thread_.joinable()) return;  // the header could not be written
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_closing_ = true;
@@ -215,35 +220,42 @@ Result<void> RoutingTraceWriter::write(const std::vector<uint8_t>& bytes) {
   return {};
 }
 
-void RoutingTraceWriter::run() {
+// False: the trace ends.
+bool RoutingTraceWriter::write_or_end(const std::vector<uint8_t>& bytes, bool is_overrun) {
+  Result<void> result = write(bytes);
+  if (result.ok() && is_overrun) {
+    result =
+        error(ErrorKind::io, "{}: {} bytes wait for a slow disk", file_.path(), waiting_bytes_max);
+  }
+  if (result.ok()) return true;
+  // The part of a record that may have been written goes; where even that fails, the reader takes
+  // it for a cut. Without its header it is no trace at all.
+  [[maybe_unused]] int status = ::ftruncate(file_.descriptor(), written_bytes_);
+  if (written_bytes_ == 0) status = ::unlink(file_.path().c_str());
+  on_end_(result.error());
+  return false;
+}
+
+void RoutingTraceWriter::run(const std::vector<uint8_t>& header) {
   // Above a limit on file sizes write() shall answer EFBIG, not end the process.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 
+  bool is_written = write_or_end(header, false), was_closing = false;
   std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
+  while (is_written && !was_closing) {
     wake_.wait(lock,
                [this] { return is_closing_ || is_overrun_ || waiting_.size() >= write_bytes; });
-    const bool was_overrun = is_overrun_, was_closing = is_closing_;
+    const bool was_overrun = is_overrun_;
+    was_closing = is_closing_;
     std::vector<uint8_t> bytes;
     bytes.swap(waiting_);
     lock.unlock();
-    Result<void> result = write(bytes);
-    if (result.ok() && was_overrun) {
-      result = error(ErrorKind::io, "{}: {} bytes wait for a slow disk", file_.path(),
-                     waiting_bytes_max);
-    }
-    if (!result.ok()) {
-      // The part of a record that may have been written goes; where even that fails, the reader
-      // takes it for a cut.
-      [[maybe_unused]] const int truncated = ::ftruncate(file_.descriptor(), written_bytes_);
-      on_end_(result.error());
-    }
+    is_written = write_or_end(bytes, was_overrun);
     lock.lock();
-    is_ended_ = !result.ok();
-    if (is_ended_ || was_closing) return;
   }
+  is_ended_ = !is_written;
 }
 
 }  // namespace glmd

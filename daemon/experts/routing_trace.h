@@ -45,10 +45,12 @@ struct RoutingTrace {
 Result<RoutingTrace> read_routing_trace(const std::string& path);
 
 // Appends records from a thread of its own. What cannot be written (a full disk, or one that is so
-// slow that 16 MiB wait) ends the trace on a whole record; nothing else suffers.
+// slow that 16 MiB wait) ends the trace on a whole record, or without a file where not even the
+// header was written; nothing else suffers.
 class RoutingTraceWriter : public RoutingObserver {
  public:
-  // `on_end` is told once, from the writing thread, when the trace ends early.
+  // Errors: the file cannot be made, or is no regular one. `on_end` is told once, from the writing
+  // thread, when the trace ends early.
   static Result<std::unique_ptr<RoutingTraceWriter>> create(
       const std::string& path, const RoutingShape& shape, std::function<void(const Error&)> on_end);
   ~RoutingTraceWriter() override;  // writes what waits
@@ -59,7 +61,8 @@ class RoutingTraceWriter : public RoutingObserver {
 
  private:
   RoutingTraceWriter(File file, std::function<void(const Error&)> on_end);
-  void run();
+  void run(const std::vector<uint8_t>& header);
+  bool write_or_end(const std::vector<uint8_t>& bytes, bool is_overrun);
   Result<void> write(const std::vector<uint8_t>& bytes);
 
   File file_;  // the writing thread's, as is what follows

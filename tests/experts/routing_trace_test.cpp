@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -124,10 +125,16 @@ TEST(RoutingTrace, any_flipped_byte_is_read_or_refused) {
   }
 }
 
-TEST(RoutingTraceWriter, a_full_disk_at_the_start_is_an_error_that_names_the_file) {
-  const auto writer = RoutingTraceWriter::create("/dev/full", small_shape, {});
-  ASSERT_FALSE(writer.ok());
-  EXPECT_THAT(writer.error().message, HasSubstr("/dev/full: write"));
+TEST(RoutingTraceWriter, what_is_no_regular_file_is_refused) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/full")}) {
+    const auto writer = RoutingTraceWriter::create(path, small_shape, {});
+    ASSERT_FALSE(writer.ok());
+    EXPECT_EQ(writer.error().kind, ErrorKind::config);
+    EXPECT_EQ(writer.error().message, path + ": wanted a regular file, got a pipe or device");
+  }
 }
 
 // Limits the size of files while it lives.
@@ -143,6 +150,17 @@ class FileSizeLimit {
  private:
   rlimit before_{};
 };
+
+TEST(RoutingTraceWriter, a_full_disk_at_the_start_ends_the_trace_and_leaves_no_file) {
+  const TemporaryFolder folder;
+  std::string failure;
+  {
+    const FileSizeLimit limit(1);
+    open_writer(folder / "trace", &failure);
+  }
+  EXPECT_THAT(failure, HasSubstr("trace: write"));
+  EXPECT_FALSE(path_exists(folder / "trace"));
+}
 
 TEST(RoutingTraceWriter, a_full_disk_ends_the_trace_on_a_whole_record_and_says_so_once) {
   const TemporaryFolder folder;
