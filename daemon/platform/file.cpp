@@ -201,16 +201,22 @@ Result<std::string> read_input(const std::string& path, int64_t bytes_max) {
   return read_to_end(TRY(open_file(path, O_RDONLY, 0, false)), bytes_max);
 }
 
+static Result<void> write_new_file(const std::string& path, std::string_view content,
+                                   uint32_t mode) {
+  File file = TRY(File::create(path, mode));
+  TRY(file.write({reinterpret_cast<const uint8_t*>(content.data()), content.size()}));
+  return file.sync();
+}
+
 Result<void> write_file_atomically(const std::string& path, std::string_view content,
                                    uint32_t mode) {
   const std::string temporary = path + ".new";
-  {
-    File file = TRY(File::create(temporary, mode));
-    TRY(file.write({reinterpret_cast<const uint8_t*>(content.data()), content.size()}));
-    TRY(file.sync());
+  Result<void> written = write_new_file(temporary, content, mode);
+  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    written = system_error("rename", temporary);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error("rename", temporary);
-  return {};
+  if (!written.ok()) ::unlink(temporary.c_str());
+  return written;
 }
 
 Result<std::vector<std::string>> list_directory(const std::string& path) {

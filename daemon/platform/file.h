@@ -49,7 +49,8 @@ class File {
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 // The same of what a user named for input: a pipe or a terminal is waited for.
 Result<std::string> read_input(const std::string& path, int64_t bytes_max);
-// Writes beside `path`, syncs, renames: readers see the old file or the whole new one.
+// Writes beside `path`, syncs, renames: readers see the old file or the whole new one. Where that
+// fails, nothing is left beside it.
 Result<void> write_file_atomically(const std::string& path, std::string_view content,
                                    uint32_t mode = 0644);
 Result<std::vector<std::string>> list_directory(const std::string& path);  // names, sorted
