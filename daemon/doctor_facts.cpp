@@ -176,6 +176,16 @@ void add_container(const Container& container, MachineFacts& facts) {
   facts.cost = cost_of(container, facts.dense_bytes);
 }
 
+// Why the container does not open may be that a file of it cannot be read.
+void add_unopened_files(const std::string& model_folder, MachineFacts& facts) {
+  const Result<std::vector<std::string>> names = list_directory(model_folder);
+  if (!names.ok()) return;
+  for (const std::string& name : names.value()) {
+    if (!name.ends_with(".json") && !name.ends_with(".safetensors")) continue;
+    facts.places.front().contents.push_back(fact_of(model_folder + "/" + name, facts.identity));
+  }
+}
+
 }  // namespace
 
 MachineFacts gather_machine(const Settings& settings, const std::string& root) {
@@ -248,6 +258,7 @@ MachineFacts gather_facts(const Settings& settings, const std::string& model_fol
   facts.places.insert(facts.places.begin(), gather_place("model", model_folder, facts.identity));
   if (!container.ok()) {
     facts.plan_error = container.error();
+    add_unopened_files(model_folder, facts);
     return facts;
   }
   add_container(container.value(), facts);

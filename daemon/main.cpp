@@ -15,6 +15,7 @@
 #include "routing_records.h"
 #include "served_model.h"
 #include "server/server.h"
+#include "setting_places.h"
 #include "settings.h"
 #include "speed_probe.h"
 #include "storage/container.h"
@@ -120,6 +121,15 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   return 0;
 }
 
+// --check: all that is wrong with places, a line each. The exit code.
+Result<int> check(const Settings& settings, const Container& container, const MemoryPlan& plan) {
+  const std::string found = TRY(check_model(container));
+  const std::vector<Error> faults = check_places(settings, container);
+  TRY(print(found + plan.to_text()));
+  for (const Error& fault : faults) log_error("{}", fault.message);
+  return faults.empty() ? 0 : exit_code(faults.front().kind);
+}
+
 Result<int> run(const Settings& settings) {
   const std::string folder = TRY(model_folder(settings));
   const KernelTable* kernels = TRY(kernels_for(settings));
@@ -128,11 +138,7 @@ Result<int> run(const Settings& settings) {
   }
   const Container container = TRY(Container::open(folder));
   const MemoryPlan plan = TRY(plan_model(container, settings));
-  if (settings.action == Settings::Action::check) {
-    const std::string found = TRY(check_model(container));
-    TRY(print(found + plan.to_text()));
-    return 0;
-  }
+  if (settings.action == Settings::Action::check) return check(settings, container, plan);
   TRY(serve(settings, container, plan, kernels));
   return 0;
 }

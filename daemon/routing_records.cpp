@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "platform/log.h"
+#include "setting_places.h"
 
 namespace glmd {
 namespace {
@@ -63,6 +64,11 @@ Result<RoutingRecords> RoutingRecords::open(const Settings& settings, const Cont
         "trace-routing");
   }
   if (settings.keeps_usage_history && settings.state_directory) {
+    const Result<void> place = check_written_folder(*settings.state_directory);
+    if (!place.ok()) {
+      log_warning("state-directory: {}: the usage history cannot be saved there, continuing",
+                  place.error().message);
+    }
     records.open_history(*settings.state_directory + "/" + history_name);
   } else if (settings.keeps_usage_history) {
     log_info("usage history: none is kept: no state directory is given");

@@ -30,6 +30,11 @@ Result<int64_t> parse_count(std::string_view name, std::string_view text, int64_
   return value;
 }
 
+Result<std::string> parse_path(std::string_view name, const std::string& text) {
+  if (text.empty()) return error(ErrorKind::config, "{}: wanted a path, got an empty one", name);
+  return text;
+}
+
 // Every key once: how its text becomes a setting.
 using Setter = std::function<Result<void>(Settings&, const std::string&)>;
 
@@ -37,12 +42,12 @@ const std::map<std::string, Setter, std::less<>>& setters() {
   static const std::map<std::string, Setter, std::less<>> table = {
       {"model",
        [](Settings& s, const std::string& text) -> Result<void> {
-         s.model = text;
+         s.model = TRY(parse_path("model", text));
          return {};
        }},
       {"socket",
        [](Settings& s, const std::string& text) -> Result<void> {
-         s.socket = text;
+         s.socket = TRY(parse_path("socket", text));
          return {};
        }},
       {"memory",
@@ -76,7 +81,7 @@ const std::map<std::string, Setter, std::less<>>& setters() {
        }},
       {"state-directory",
        [](Settings& s, const std::string& text) -> Result<void> {
-         s.state_directory = text;
+         s.state_directory = TRY(parse_path("state-directory", text));
          return {};
        }},
       {"usage-history",
@@ -89,7 +94,7 @@ const std::map<std::string, Setter, std::less<>>& setters() {
        }},
       {"trace-routing",
        [](Settings& s, const std::string& text) -> Result<void> {
-         s.trace_routing = text;
+         s.trace_routing = TRY(parse_path("trace-routing", text));
          return {};
        }},
       {"reader",
@@ -140,7 +145,7 @@ Result<void> read_mirrors(const toml::node& node, Settings& settings) {
   if (folders == nullptr) return error(ErrorKind::config, "mirrors: wanted a list of folders");
   for (const toml::node& folder : *folders) {
     if (!folder.is_string()) return error(ErrorKind::config, "mirrors: wanted a list of folders");
-    settings.mirrors.push_back(folder.as_string()->get());
+    settings.mirrors.push_back(TRY(parse_path("mirrors", folder.as_string()->get())));
   }
   return {};
 }
@@ -243,6 +248,9 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     }
     return error(ErrorKind::usage, "{} (--help lists the options)", fault.what());
   }
+  if (settings.config && settings.config->empty()) {
+    return error(ErrorKind::usage, "--config: wanted a path, got an empty one");
+  }
   if (!settings.config && path_exists(config_default)) settings.config = config_default;
   if (settings.config) TRY(read_config(*settings.config, settings));
   for (const auto& [name, value] : given) {
@@ -257,6 +265,9 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   }
   if (settings.is_json && !wants_plan && !wants_doctor) {
     return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
+  }
+  for (const std::string& mirror : mirrors) {
+    if (mirror.empty()) return error(ErrorKind::usage, "--mirror: wanted a path, got an empty one");
   }
   if (!mirrors.empty()) settings.mirrors = std::move(mirrors);
   settings.action = wants_plan     ? Settings::Action::plan

@@ -65,6 +65,23 @@ std::string findings_after(const std::function<void(MachineFacts&)>& change) {
   return findings_text(examine(facts));
 }
 
+TEST(DoctorFacts, of_a_model_that_does_not_open_the_files_are_examined) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "experts-003.safetensors") << "x";
+  MachineFacts facts =
+      gather_facts(Settings(), folder / ".", error(ErrorKind::denied, "cannot be opened"));
+  ASSERT_EQ(facts.places.front().contents.size(), 1U);
+  facts.identity = {"somebody", 65534, {65534}};
+  FileFact& expert = facts.places.front().contents.front();
+  expert.rights = 0;
+  expert.mode = 0600;
+  const std::vector<Finding> findings = examine(facts);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings.front().kind, ErrorKind::denied);
+  EXPECT_THAT(findings.front().what, HasSubstr("user somebody may not read"));
+  EXPECT_EQ(findings.front().remedy, "chmod a+r " + expert.path);
+}
+
 TEST(Doctor, a_sound_machine_has_no_findings) {
   const std::vector<Finding> findings = examine(sound_machine());
   EXPECT_THAT(findings, IsEmpty());

@@ -133,6 +133,19 @@ TEST(Settings, wrong_options_are_usage_errors) {
   }
 }
 
+TEST_F(SettingsFile, an_empty_path_is_named) {
+  for (const char* name :
+       {"model", "socket", "state-directory", "trace-routing", "mirror", "config"}) {
+    const auto settings = read({std::string("--") + name, ""});
+    ASSERT_FALSE(settings.ok()) << name;
+    EXPECT_EQ(settings.error().kind, ErrorKind::usage) << name;
+    EXPECT_EQ(settings.error().message,
+              std::string("--") + name + ": wanted a path, got an empty one");
+  }
+  EXPECT_THAT(read_with("mirrors = [\"\"]").error().message,
+              HasSubstr("line 1: mirrors: wanted a path"));
+}
+
 TEST(Settings, wrong_kernels_are_told_which_there_are) {
   EXPECT_EQ(read({"--kernels", "foo"}).error().message,
             "--kernels: wanted auto, scalar, avx2 or avx512, got \"foo\"");

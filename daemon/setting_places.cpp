@@ -1,0 +1,78 @@
+#include "setting_places.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "storage/mirror.h"
+
+namespace glmd {
+namespace {
+
+Error place_error(const std::string& path) {
+  const bool is_denied = errno == EACCES || errno == EPERM;
+  return error(is_denied ? ErrorKind::denied : ErrorKind::config, "{}: {}", path,
+               std::strerror(errno));
+}
+
+// The folder that `path` is made in.
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+Result<void> check_socket(const std::string& path) {
+  constexpr size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() > path_bytes_max) {
+    return error(ErrorKind::config, "{}: a socket path has 1 to {} bytes", path, path_bytes_max);
+  }
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
+    return error(ErrorKind::config, "{}: exists and is no socket", path);
+  }
+  return check_written_folder(folder_of(path));
+}
+
+Result<void> check_trace(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return check_written_folder(folder_of(path));
+  if (!S_ISREG(status.st_mode)) {
+    return error(ErrorKind::config, "{}: wanted a regular file", path);
+  }
+  if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return place_error(path);
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_written_folder(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return place_error(path);
+  if (!S_ISDIR(status.st_mode)) return error(ErrorKind::config, "{}: wanted a folder", path);
+  if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return place_error(path);
+  return {};
+}
+
+std::vector<Error> check_places(const Settings& settings, const Container& container) {
+  std::vector<Error> faults;
+  const auto add = [&](const Result<void>& result, std::string_view name) {
+    if (!result.ok()) faults.push_back(with_context(result.error(), name));
+  };
+  if (settings.socket != Settings().socket) add(check_socket(settings.socket), "socket");
+  if (settings.state_directory) {
+    add(check_written_folder(*settings.state_directory), "state-directory");
+  }
+  if (settings.trace_routing) add(check_trace(*settings.trace_routing), "trace-routing");
+  for (const std::string& folder : settings.mirrors) {
+    const Result<Mirror> mirror = Mirror::open(folder, container);
+    if (!mirror.ok()) faults.push_back(with_context(mirror.error(), "mirrors"));
+  }
+  return faults;
+}
+
+}  // namespace glmd

@@ -1,0 +1,71 @@
+#include "setting_places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "platform/file.h"
+#include "tests/support/temporary_folder.h"
+
+namespace glmd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
+
+class Places : public testing::Test {
+ protected:
+  std::vector<std::string> faults() const {
+    std::vector<std::string> messages;
+    for (const Error& fault : check_places(settings_, container_)) {
+      EXPECT_EQ(exit_code(fault.kind), fault.message.starts_with("mirrors") ? 66 : 78);
+      messages.push_back(fault.message);
+    }
+    return messages;
+  }
+  TemporaryFolder folder_;
+  Settings settings_;
+  Container container_ = Container::open(embedded_model).value();
+};
+
+TEST_F(Places, what_can_be_used_is_no_fault_and_nothing_is_made) {
+  EXPECT_THAT(faults(), ElementsAre());
+  settings_.socket = folder_ / "s";
+  settings_.state_directory = folder_ / ".";
+  settings_.trace_routing = folder_ / "trace";
+  settings_.mirrors = {embedded_model};
+  EXPECT_THAT(faults(), ElementsAre());
+  EXPECT_TRUE(list_directory(folder_ / ".").value().empty());
+}
+
+TEST_F(Places, all_that_is_not_there_is_named) {
+  settings_.socket = "/nonexistent/s";
+  settings_.state_directory = "/nonexistent";
+  settings_.trace_routing = "/nonexistent/x";
+  settings_.mirrors = {"/nonexistent"};
+  EXPECT_THAT(faults(), ElementsAre("socket: /nonexistent: No such file or directory",
+                                    "state-directory: /nonexistent: No such file or directory",
+                                    "trace-routing: /nonexistent: No such file or directory",
+                                    StartsWith("mirrors: /nonexistent: no mirror")));
+}
+
+TEST_F(Places, what_is_something_else_is_told) {
+  const std::string file = folder_ / "file", pipe = folder_ / "pipe";
+  ASSERT_TRUE(write_file_atomically(file, "x").ok());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  settings_.socket = file;
+  settings_.state_directory = file;
+  settings_.trace_routing = pipe;
+  EXPECT_THAT(faults(), ElementsAre("socket: " + file + ": exists and is no socket",
+                                    "state-directory: " + file + ": wanted a folder",
+                                    "trace-routing: " + pipe + ": wanted a regular file"));
+  settings_ = Settings();
+  settings_.socket = "/" + std::string(200, 'x');
+  EXPECT_THAT(faults(), ElementsAre(HasSubstr("a socket path has 1 to 107 bytes")));
+}
+
+}  // namespace
+}  // namespace glmd
