@@ -1,6 +1,8 @@
 #include "server/server.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -23,6 +25,7 @@ namespace {
 using protocol::ErrorCode;
 
 constexpr int backlog = 64;
+constexpr int path_tries = 500;           // 10 ms apart: who holds the lock for 5 s is stuck
 constexpr int64_t last_words_ms = 2'000;  // for final frames to leave after the drain limit
 
 Error system_error(std::string_view what) {
@@ -34,8 +37,8 @@ Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return error(ErrorKind::config, "{}: a socket path has 1 to {} bytes", path,
-                 sizeof(address.sun_path) - 1);
+    return error(ErrorKind::config, "a socket path has 1 to {} bytes, not {}",
+                 sizeof(address.sun_path) - 1, path.size());
   }
   path.copy(address.sun_path, path.size());
   return address;
@@ -58,6 +61,47 @@ std::optional<FileIdentity> identity_of(const std::string& path) {
   return FileIdentity{status.st_dev, status.st_ino};
 }
 
+// Held while a path is examined and taken until somebody listens there: of two daemons, the second
+// finds the first one listening. A file beside the socket, that goes with its holder; of a holder
+// that was killed it stays, unlocked.
+class PathLock {
+ public:
+  static Result<PathLock> take(const std::string& socket_path) {
+    PathLock lock(socket_path + ".lock");
+    for (int i = 0; i < path_tries; ++i) {
+      lock.descriptor_ =
+          ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+      if (lock.descriptor_ < 0) return place_error("open " + lock.path_);
+      if (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) == 0 && lock.is_in_place()) return lock;
+      ::close(std::exchange(lock.descriptor_, -1));
+      ::poll(nullptr, 0, 10);
+    }
+    return error(ErrorKind::busy, "another daemon is about to listen there: {} is locked",
+                 lock.path_);
+  }
+  PathLock(PathLock&& other) noexcept
+      : path_(other.path_), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  PathLock& operator=(PathLock&&) = delete;
+  ~PathLock() {
+    if (descriptor_ < 0) return;
+    // Before it is let go: who gets the lock then sees that it is not in place.
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+
+ private:
+  explicit PathLock(std::string path) : path_(std::move(path)) {}
+
+  bool is_in_place() const {
+    struct stat status {};
+    if (fstat(descriptor_, &status) != 0) return false;
+    return identity_of(path_) == FileIdentity{status.st_dev, status.st_ino};
+  }
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
 // A socket file without a listener is left over from a crash and may go; a live one is somebody's.
 Result<void> remove_stale_socket(const std::string& path, const sockaddr_un& address) {
   struct stat status {};
@@ -71,6 +115,12 @@ Result<void> remove_stale_socket(const std::string& path, const sockaddr_un& add
   if (!is_stale) return error(ErrorKind::busy, "another daemon listens there");
   if (::unlink(path.c_str()) != 0) return place_error("unlink");
   return {};
+}
+
+// Shells start what runs in the background with SIGINT ignored, nohup all with SIGHUP.
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 // Mode 0660 from the first moment: the mask is narrowed around bind.
@@ -116,6 +166,7 @@ Server::~Server() {
   prepare_.reset();
   terminate_.reset();
   interrupt_.reset();
+  hang_up_.reset();
   if (!loop_) return;
   uv_run(loop_.get(), UV_RUN_DEFAULT);  // the close callbacks
   CHECK(uv_loop_close(loop_.get()) == 0);
@@ -124,6 +175,9 @@ Server::~Server() {
 Result<void> Server::open_loop() {
   // A peer that hung up is an error of write(), not of the process.
   ::signal(SIGPIPE, SIG_IGN);
+  // Nothing of ours, and no reason to end without saving anything.
+  ::signal(SIGUSR1, SIG_IGN);
+  ::signal(SIGUSR2, SIG_IGN);
   auto loop = std::make_unique<uv_loop_t>();
   if (const int status = uv_loop_init(loop.get()); status != 0) {
     return error(ErrorKind::io, "event loop: {}", uv_strerror(status));
@@ -137,7 +191,7 @@ Result<void> Server::open_loop() {
   uv_timer_init(loop_.get(), timer_.get());
   prepare_ = UvHandle<uv_prepare_t>(this);
   uv_prepare_init(loop_.get(), prepare_.get());
-  for (auto* handle : {&terminate_, &interrupt_}) {
+  for (auto* handle : {&terminate_, &interrupt_, &hang_up_}) {
     *handle = UvHandle<uv_signal_t>(this);
     uv_signal_init(loop_.get(), handle->get());
   }
@@ -146,7 +200,8 @@ Result<void> Server::open_loop() {
     if (handle->data) static_cast<Server*>(handle->data)->on_signal();
   };
   uv_signal_start(terminate_.get(), on_signal, SIGTERM);
-  uv_signal_start(interrupt_.get(), on_signal, SIGINT);
+  if (!is_ignored(SIGINT)) uv_signal_start(interrupt_.get(), on_signal, SIGINT);
+  if (!is_ignored(SIGHUP)) uv_signal_start(hang_up_.get(), on_signal, SIGHUP);
   return {};
 }
 
@@ -171,6 +226,7 @@ Result<void> Server::listen_anywhere() {
 
 Result<void> Server::listen_at_path() {
   const sockaddr_un address = TRY(address_of(options_.socket_path));
+  const PathLock lock = TRY(PathLock::take(options_.socket_path));
   TRY(remove_stale_socket(options_.socket_path, address));
   const int descriptor = TRY(bind_socket(address));
   own_socket_ = identity_of(options_.socket_path);

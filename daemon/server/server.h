@@ -56,8 +56,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   Result<void> run();  // until drained or the engine stopped
-  // As SIGTERM does. At a second call the running requests get their final frame at once, a third
-  // does not wait for anybody to read it. Thread: any.
+  // As SIGTERM, SIGINT and SIGHUP do. At a second call the running requests get their final frame
+  // at once, a third does not wait for anybody to read it. Thread: any.
   void request_drain();
 
   // For connections and verbs.
@@ -122,7 +122,7 @@ class Server {
   UvHandle<uv_async_t> wake_;
   UvHandle<uv_timer_t> timer_;
   UvHandle<uv_prepare_t> prepare_;
-  UvHandle<uv_signal_t> terminate_, interrupt_;
+  UvHandle<uv_signal_t> terminate_, interrupt_, hang_up_;
   std::optional<FileIdentity> own_socket_;  // made by us at socket_path
   bool needs_sweep_ = false;
   std::atomic<int> drain_requests_{0};

@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from daemon import GLMCTL, GLMD, LIMIT_S, MINI, Client, Daemon, wait_until
+from daemon import GLMCTL, GLMD, LIMIT_S, MINI, SLOW_READS, Client, Daemon, wait_until
 
 # At this temperature a stop token is one of thousands: the answer is as long as it may be.
 HOT = "100"
@@ -126,6 +126,33 @@ class Sockets(unittest.TestCase):
         self.assertIn("another daemon listens there", second.stderr)
         daemon.connect()  # and the first still serves
 
+    def start_together(self, path):
+        """Two daemons whose sockets are bound for a second before they listen: who serves."""
+        slow = {"LD_PRELOAD": SLOW_READS, "GLMD_TEST_LISTEN_DELAY_MS": "1000"}
+        both = [Daemon(self), Daemon(self)]
+        for daemon in both:
+            daemon.path = path
+            daemon.start(environment=slow)
+        wait_until(lambda: any(daemon.process.poll() is not None for daemon in both),
+                   "one of them to be refused")
+        refused = [daemon for daemon in both if daemon.process.poll() is not None]
+        self.assertEqual([daemon.process.returncode for daemon in refused], [75])
+        self.assertIn("another daemon listens there", refused[0].read_log())
+        both.remove(refused[0])
+        return both[0]
+
+    def test_of_two_daemons_that_start_together_one_serves(self):
+        folder = Daemon(self).folder
+        path = os.path.join(folder, "s")
+        server = self.start_together(path)
+        server.connect()
+        server.process.kill()
+        server.process.wait()
+        server = self.start_together(path)  # now they find a socket that was left over
+        server.connect()
+        self.assertEqual(server.terminate(), 0, server.read_log())
+        self.assertEqual(os.listdir(folder), [])
+
     def test_a_path_that_cannot_be_had_is_told_apart(self):
         for path, code in (("/nonexistent/s", 69), (__file__, 78), ("/" + "x" * 200, 78)):
             result = subprocess.run([GLMD, "--socket", path], capture_output=True, text=True,
@@ -202,6 +229,45 @@ class Sockets(unittest.TestCase):
         client = daemon.connect()
         client.submit(1, "hi", 4, keys="markup=1")
         self.assertEqual(client.answer()[1][0], "DONE")
+
+
+class Signals(unittest.TestCase):
+    def test_a_hang_up_ends_it_as_cleanly_as_sigterm(self):
+        daemon = Daemon(self).start_ready()
+        daemon.process.send_signal(signal.SIGHUP)
+        self.assertEqual(daemon.process.wait(LIMIT_S), 0, daemon.read_log())
+        self.assertIn("draining", daemon.read_log())
+        self.assertFalse(os.path.exists(daemon.path))
+
+    def test_signals_without_a_meaning_and_ignored_ones_change_nothing(self):
+        def ignore():
+            for number in (signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+        daemon = Daemon(self).start_ready(preexec_fn=ignore)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+            daemon.process.send_signal(number)
+        client = daemon.connect()
+        client.submit(1, "a", 4)
+        self.assertEqual(client.answer()[1][0], "DONE")
+        self.assertNotIn("draining", daemon.read_log())
+        self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+
+
+class Places(unittest.TestCase):
+    def test_check_names_all_that_cannot_work(self):
+        result = subprocess.run(
+            [GLMD, "--check", "--socket", "/nonexistent/s", "--state-directory", "/nonexistent",
+             "--trace-routing", "/nonexistent/x", "--mirror", "/nonexistent"],
+            capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        self.assertEqual(result.returncode, 78, result.stderr)
+        for name in ("socket", "state-directory", "trace-routing", "mirrors"):
+            self.assertIn(f"glmd: {name}: /nonexistent", result.stderr)
+
+    def test_a_mistyped_state_directory_is_told_at_once(self):
+        daemon = Daemon(self).start_ready("--state-directory", "/nonexistent")
+        self.assertIn("state-directory: /nonexistent: No such file or directory: the usage "
+                      "history cannot be saved there, continuing", daemon.read_log())
+        self.assertEqual(daemon.terminate(), 0)
 
 
 class Requests(unittest.TestCase):
