@@ -144,12 +144,12 @@ class Simulation {
     now_ms += head_ms;
   }
   void run_layer(int64_t layer) {
-    static constexpr int32_t first[] = {0};
+    constexpr int32_t one_row[] = {0};
     std::vector<ExpertWork> works;
     for (const int32_t expert : routing_.chosen(layer)) {
       works.push_back({.expert = static_cast<int32_t>(layer * experts) + expert,
-                       .rows = first,
-                       .outputs = first,
+                       .rows = one_row,
+                       .outputs = one_row,
                        .uses = 1});
     }
     const auto meanwhile = [&] {
