@@ -8,6 +8,12 @@
 
 namespace glmd::avx2 {
 
+static inline void prefetch_to_second_cache(const void* from, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(static_cast<const char*>(from) + line, _MM_HINT_T1);
+  }
+}
+
 // The 16 lanes of a float dot. What attention_tiles.h asks of a vector stands below; `n` means the
 // first n of 16, zeros behind.
 namespace {

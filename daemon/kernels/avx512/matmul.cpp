@@ -116,21 +116,25 @@ struct CodeGroup {
   float scale;
 };
 
-// Four groups of all rows at a time: what is read shares cache lines, what is written is in order.
+// A row at a time. Rows are pages apart, where nothing is fetched ahead by itself: the groups that
+// come behind these are sent for, and wait in the second cache.
 void pack(const Activations& x, int64_t first_row, int64_t rows, int64_t first_group,
           int64_t groups, int offset_bits, CodeGroup* panel) {
   const int64_t row_groups = padded_columns(x.columns) / group_columns;
-  for (int64_t first = 0; first < groups; first += 4) {
-    for (int64_t n = 0; n < rows; ++n) {
-      const int64_t row = (first_row + n) * row_groups + first_group;
-      for (int64_t g = first; g < at_most(first + 4, groups); ++g) {
-        CodeGroup& to = panel[g * rows + n];
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.codes),
-                            load_vector(x.codes + (row + g) * group_columns));
-        to.start = -x.sums[row + g] * (1 << offset_bits);
-        to.scale = x.scales[row + g];
-      }
+  const int64_t behind = at_most(row_groups - first_group - groups, groups);
+  for (int64_t n = 0; n < rows; ++n) {
+    const int64_t first = (first_row + n) * row_groups + first_group;
+    const int8_t* codes = x.codes + first * group_columns;
+    for (int64_t g = 0; g < groups; ++g) {
+      CodeGroup& to = panel[g * rows + n];
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.codes),
+                          load_vector(codes + g * group_columns));
+      to.start = -x.sums[first + g] * (1 << offset_bits);
+      to.scale = x.scales[first + g];
     }
+    avx2::prefetch_to_second_cache(codes + groups * group_columns, behind * group_columns);
+    avx2::prefetch_to_second_cache(x.sums + first + groups, behind * 4);
+    avx2::prefetch_to_second_cache(x.scales + first + groups, behind * 4);
   }
 }
 
