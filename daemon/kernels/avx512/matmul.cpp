@@ -73,22 +73,22 @@ struct Nl5 {
   static __m512 scales(const uint8_t* first, const uint8_t* second) {
     return nl_scales(first, second);
   }
-  // Bit c of a byte of fifth bits is turned to bit 4, above the low bits of vector c; what stands
-  // higher is not read.
+  // Bit c of a byte of fifth bits is moved to bit 4, above the low bits of vector c; what stands
+  // higher is not read. Shifts of whole words do, and unlike rotations leave the ports that
+  // multiply alone.
   static void unpack(const uint8_t* first, const uint8_t* second, __m512i* weights) {
     const __m512i table =
         _mm512_add_epi8(_mm512_broadcast_i64x4(load_vector(nl5_table)), _mm512_set1_epi8(64));
     const __m512i low_mask = _mm512_set1_epi8(15);
     constexpr int select = 0xca;  // first ? second : third
-    __m512i fifth = _mm512_rol_epi32(load_both(first, second, 136), 4);
-    for (int i = 0; i < 4; ++i) {
-      const __m512i nibbles = load_both(first, second, 8 + 32 * i);
-      weights[2 * i] = _mm512_permutexvar_epi8(
-          _mm512_ternarylogic_epi64(low_mask, nibbles, fifth, select), table);
-      fifth = _mm512_ror_epi32(fifth, 1);
-      weights[2 * i + 1] = _mm512_permutexvar_epi8(
-          _mm512_ternarylogic_epi64(low_mask, _mm512_srli_epi16(nibbles, 4), fifth, select), table);
-      fifth = _mm512_ror_epi32(fifth, 1);
+    const __m512i fifths = load_both(first, second, 136);
+    for (int c = 0; c < 8; ++c) {
+      __m512i low = load_both(first, second, 8 + c / 2 * 32);
+      if (c % 2 == 1) low = _mm512_srli_epi16(low, 4);
+      const __m512i fifth =
+          c < 4 ? _mm512_slli_epi16(fifths, 4 - c) : _mm512_srli_epi16(fifths, c - 4);
+      weights[c] =
+          _mm512_permutexvar_epi8(_mm512_ternarylogic_epi64(low_mask, low, fifth, select), table);
     }
   }
 };
