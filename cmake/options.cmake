@@ -9,13 +9,15 @@ target_compile_options(glmd_options INTERFACE
   # No path of the building machine in a binary.
   -ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 
+# What sanitizers add makes GCC take members of a variant or an optional for uninitialised
+# (-Wmaybe-uninitialized, as its manual says); the release build has that warning.
 if(GLMD_SANITIZE_ADDRESS)
   target_compile_options(glmd_options INTERFACE -fsanitize=address,undefined
-                         -fno-sanitize-recover=all -fno-omit-frame-pointer)
+                         -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-maybe-uninitialized)
   target_link_options(glmd_options INTERFACE -fsanitize=address,undefined)
 endif()
 if(GLMD_SANITIZE_THREAD)
-  target_compile_options(glmd_options INTERFACE -fsanitize=thread)
+  target_compile_options(glmd_options INTERFACE -fsanitize=thread -Wno-maybe-uninitialized)
   target_link_options(glmd_options INTERFACE -fsanitize=thread)
 endif()
 if(GLMD_FUZZ)
