@@ -40,6 +40,12 @@ static inline __m512 exponential(__m512 x) {
   return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
+static inline __m512 silu(__m512 x) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 negated = _mm512_xor_ps(x, _mm512_set1_ps(-0.0f));
+  return _mm512_mul_ps(x, _mm512_div_ps(one, _mm512_add_ps(one, exponential(negated))));
+}
+
 // The 16 lanes of a float dot. `n` means the first n of 16, zeros behind.
 namespace {
 struct Lanes {
