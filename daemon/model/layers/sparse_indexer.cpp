@@ -101,13 +101,15 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
 
   float* keys = grown(workspace.index_key, row_count * width);
   multiply(compute, weights.k, workspace.normed_rows, keys, width);
-  for (int64_t row = 0; row < row_count; ++row) {
-    float* key = keys + row * width;
-    compute.kernels.layer_norm(key, weights.k_norm, weights.k_norm_bias, width, 1e-6F, key);
-    compute.kernels.rotate(key, &workspace.cos[row * pairs], &workspace.sin[row * pairs], pairs);
-    store_row(compute.kernels, layout.index_key, key,
-              rows[row].sequence->index_key_at(layer, rows[row].position));
-  }
+  compute.team.run(row_count, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* key = keys + row * width;
+      compute.kernels.layer_norm(key, weights.k_norm, weights.k_norm_bias, width, 1e-6F, key);
+      compute.kernels.rotate(key, &workspace.cos[row * pairs], &workspace.sin[row * pairs], pairs);
+      store_row(compute.kernels, layout.index_key, key,
+                rows[row].sequence->index_key_at(layer, rows[row].position));
+    }
+  });
 
   // Up to index_topk visible tokens the selection is everything.
   grown(workspace.selected_count, row_count);
@@ -127,13 +129,15 @@ void run_indexer(const Compute& compute, const CheckpointConfig& config,
   multiply(compute, weights.q_b, workspace.rank_rows, queries, heads * width);
   multiply(compute, weights.head_weights, workspace.normed_rows, head_weights, heads);
   const float head_scale = 1.0F / std::sqrt(static_cast<float>(heads));
-  for (int64_t row = 0; row < row_count; ++row) {
-    for (int64_t head = 0; head < heads; ++head) {
-      compute.kernels.rotate(queries + (row * heads + head) * width, &workspace.cos[row * pairs],
-                             &workspace.sin[row * pairs], pairs);
-      head_weights[row * heads + head] *= head_scale;
+  compute.team.run(row_count, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        compute.kernels.rotate(queries + (row * heads + head) * width, &workspace.cos[row * pairs],
+                               &workspace.sin[row * pairs], pairs);
+        head_weights[row * heads + head] *= head_scale;
+      }
     }
-  }
+  });
 
   selector.run();
 }
