@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "experts/expert_cache.h"
+#include "tools/bench/instant_reader.h"
 
 namespace glmd {
 namespace {
@@ -94,27 +95,6 @@ TEST(CacheReplay, the_daemons_rule_is_as_good_as_the_best_simple_one_at_every_si
 TEST(CacheReplay, the_daemons_rule_is_as_good_as_the_best_simple_one_where_texts_change) {
   expect_as_good_as_the_best_simple_rule(200);
 }
-
-// Every read is done at once, and nothing is read.
-class InstantReader : public BlockReader {
- public:
-  void submit(const ReadRequest& request) override { tags_.push_back(request.tag); }
-  void promote(uint64_t) override {}
-  void cancel(uint64_t) override {}
-  int64_t outstanding() const override { return std::ssize(tags_); }
-  std::optional<ReadCompletion> poll() override {
-    if (tags_.empty()) return std::nullopt;
-    return wait();
-  }
-  ReadCompletion wait() override {
-    const uint64_t tag = tags_.back();
-    tags_.pop_back();
-    return {tag, Result<void>()};
-  }
-
- private:
-  std::vector<uint64_t> tags_;
-};
 
 // All layers of a token in turn, each with all it needs in memory before the next.
 int64_t hits_of_the_real_cache(const ReplayTrace& trace, int64_t slot_count) {

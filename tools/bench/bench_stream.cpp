@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "experts/synthetic_routing.h"
+#include "instant_reader.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
 #include "model/families.h"
@@ -252,27 +253,6 @@ class ComputeAlone {
   std::optional<TextRun> run_;
 };
 
-// Every read is done at once, and nothing is read.
-class NoReader : public BlockReader {
- public:
-  void submit(const ReadRequest& request) override { tags_.push_back(request.tag); }
-  void promote(uint64_t) override {}
-  void cancel(uint64_t) override {}
-  int64_t outstanding() const override { return std::ssize(tags_); }
-  std::optional<ReadCompletion> poll() override {
-    if (tags_.empty()) return std::nullopt;
-    return wait();
-  }
-  ReadCompletion wait() override {
-    const uint64_t tag = tags_.back();
-    tags_.pop_back();
-    return {tag, {}};
-  }
-
- private:
-  std::vector<uint64_t> tags_;
-};
-
 // What a cache of that size reads for the measured tokens: [tokens x layers][experts].
 using Misses = std::vector<std::vector<const Tensor*>>;
 
@@ -282,7 +262,7 @@ Result<Misses> misses_of(const Slice& slice, const Options& options, int64_t are
   for (const Tensor* tensor : slice.tensors) {
     extents.push_back({.bytes = tensor->bytes, .name = {}, .file_name = {}});
   }
-  NoReader reader;
+  InstantReader reader;
   ExpertCache cache =
       TRY(ExpertCache::create(std::move(extents), std::max(arena_bytes, 2 * slice.expert_bytes()),
                               reader, Verify::off, slice.experts));

@@ -1,0 +1,32 @@
+// A disk that takes no time: every read is done at once, and nothing is read. For what only counts
+// reads. Thread: compute.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "storage/block_reader.h"
+
+namespace glmd {
+
+class InstantReader : public BlockReader {
+ public:
+  void submit(const ReadRequest& request) override { tags_.push_back(request.tag); }
+  void promote(uint64_t) override {}
+  void cancel(uint64_t) override {}
+  int64_t outstanding() const override { return std::ssize(tags_); }
+  std::optional<ReadCompletion> poll() override {
+    if (tags_.empty()) return std::nullopt;
+    return wait();
+  }
+  ReadCompletion wait() override {
+    const uint64_t tag = tags_.back();
+    tags_.pop_back();
+    return {tag, {}};
+  }
+
+ private:
+  std::vector<uint64_t> tags_;
+};
+
+}  // namespace glmd
