@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 
+#include "platform/file.h"
 #include "storage/mirror.h"
 
 namespace glmd {
@@ -20,12 +20,6 @@ Error place_error(const std::string& path) {
                std::strerror(errno));
 }
 
-// The folder that `path` is made in.
-std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
 Result<void> check_socket(const std::string& path) {
   constexpr size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() > path_bytes_max) {
@@ -35,12 +29,12 @@ Result<void> check_socket(const std::string& path) {
   if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
     return error(ErrorKind::config, "{}: exists and is no socket", path);
   }
-  return check_written_folder(folder_of(path));
+  return check_written_folder(parent_folder(path));
 }
 
 Result<void> check_trace(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return check_written_folder(folder_of(path));
+  if (::stat(path.c_str(), &status) != 0) return check_written_folder(parent_folder(path));
   if (!S_ISREG(status.st_mode)) {
     return error(ErrorKind::config, "{}: wanted a regular file", path);
   }

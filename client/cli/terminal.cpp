@@ -37,14 +37,6 @@ bool write_all(int descriptor, std::string_view text) {
   return true;
 }
 
-Error input_error(const std::string& name, std::string_view doing) {
-  const bool is_denied = errno == EACCES || errno == EPERM;
-  return error(errno == ENOENT || errno == ENOTDIR ? ErrorKind::not_found
-               : is_denied                         ? ErrorKind::denied
-                                                   : ErrorKind::io,
-               "{}: {}: {}", name, doing, std::strerror(errno));
-}
-
 // Regular files are always ready. A pipe whose last writer left is, too: its end is read.
 Result<void> wait_for_input(int descriptor, const std::string& name,
                             std::optional<int64_t> deadline_ms) {
@@ -57,7 +49,7 @@ Result<void> wait_for_input(int descriptor, const std::string& name,
     if (count == 0 && DaemonClient::now_ms() >= *deadline_ms) {
       return error(ErrorKind::timeout, "{}: time is up before its end", name);
     }
-    if (count < 0 && errno != EINTR) return input_error(name, "wait");
+    if (count < 0 && errno != EINTR) return file_error(name, "wait");
   }
 }
 
@@ -69,7 +61,7 @@ Result<std::string> read_to_end(int descriptor, const std::string& name, int64_t
     TRY(wait_for_input(descriptor, name, deadline_ms));
     const ssize_t count = ::read(descriptor, bytes.data(), bytes.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count < 0) return input_error(name, "read");
+    if (count < 0) return file_error(name, "read");
     if (count == 0) return text;
     text.append(bytes.data(), static_cast<size_t>(count));
     if (std::ssize(text) > bytes_max) {
@@ -122,7 +114,7 @@ Result<std::string> read_file_or_pipe(const std::string& path, int64_t bytes_max
                                       std::optional<int64_t> deadline_ms) {
   // Opening a pipe would wait for its writer, without a limit.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return input_error(path, "open");
+  if (descriptor < 0) return file_error(path, "open");
   const File file(descriptor, path);  // closes it
   return read_to_end(descriptor, path, bytes_max, deadline_ms);
 }

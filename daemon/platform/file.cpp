@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 namespace glmd {
@@ -28,30 +29,30 @@ ErrorKind kind_of(int error_number) {
   }
 }
 
-Error system_error(std::string_view doing, const std::string& path) {
-  const int number = errno;
-  return error(kind_of(number), "{}: {}: {}", path, doing, std::strerror(number));
-}
-
 Result<File> open_file(const std::string& path, int flags, uint32_t mode, bool is_direct) {
   const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  if (descriptor < 0) return system_error("open", path);
+  if (descriptor < 0) return file_error(path, "open");
   return File(descriptor, path, is_direct);
 }
 
 }  // namespace
 
+Error file_error(const std::string& path, std::string_view doing) {
+  const int number = errno;
+  return error(kind_of(number), "{}: {}: {}", path, doing, std::strerror(number));
+}
+
 // A regular file, and never a wait: a pipe would be waited for until somebody writes into it.
 static Result<File> open_regular(const std::string& path, int flags, bool is_direct) {
   File file = TRY(open_file(path, flags | O_NONBLOCK, 0, is_direct));
   struct stat status;
-  if (::fstat(file.descriptor(), &status) != 0) return system_error("stat", path);
+  if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
   if (!S_ISREG(status.st_mode)) {
     return error(ErrorKind::bad_input, "{}: wanted a regular file, got a {}", path,
                  S_ISDIR(status.st_mode) ? "folder" : "pipe, socket or device");
   }
   // io_uring takes O_NONBLOCK for a wish not to wait for the disk either.
-  if (::fcntl(file.descriptor(), F_SETFL, flags) != 0) return system_error("set flags", path);
+  if (::fcntl(file.descriptor(), F_SETFL, flags) != 0) return file_error(path, "set flags");
   return file;
 }
 
@@ -117,7 +118,7 @@ File::~File() {
 
 Result<int64_t> File::size_bytes() const {
   struct stat status;
-  if (::fstat(descriptor_, &status) != 0) return system_error("stat", path_);
+  if (::fstat(descriptor_, &status) != 0) return file_error(path_, "stat");
   return static_cast<int64_t>(status.st_size);
 }
 
@@ -128,7 +129,7 @@ Result<void> File::read_at(int64_t offset, std::span<uint8_t> target) const {
                                 offset + static_cast<int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return system_error(fmt::format("read {} bytes at {}", target.size(), offset), path_);
+      return file_error(path_, fmt::format("read {} bytes at {}", target.size(), offset));
     }
     if (got == 0) {
       return error(ErrorKind::bad_input,
@@ -144,7 +145,7 @@ Result<void> File::write(std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return system_error(fmt::format("write {} bytes", bytes.size()), path_);
+    if (put < 0) return file_error(path_, fmt::format("write {} bytes", bytes.size()));
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
   return {};
@@ -155,7 +156,7 @@ Result<void> File::write_at(int64_t offset, std::span<const uint8_t> bytes) {
     const ssize_t put = ::pwrite(descriptor_, bytes.data(), bytes.size(), offset);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
-      return system_error(fmt::format("write {} bytes at {}", bytes.size(), offset), path_);
+      return file_error(path_, fmt::format("write {} bytes at {}", bytes.size(), offset));
     }
     bytes = bytes.subspan(static_cast<size_t>(put));
     offset += put;
@@ -164,7 +165,7 @@ Result<void> File::write_at(int64_t offset, std::span<const uint8_t> bytes) {
 }
 
 Result<void> File::sync() {
-  if (::fsync(descriptor_) != 0) return system_error("sync", path_);
+  if (::fsync(descriptor_) != 0) return file_error(path_, "sync");
   return {};
 }
 
@@ -182,7 +183,7 @@ static Result<std::string> read_to_end(const File& file, int64_t bytes_max) {
     content.resize(std::max(end + file_step_bytes, static_cast<size_t>(size_bytes) + 1));
     const ssize_t got = ::read(file.descriptor(), content.data() + end, content.size() - end);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error("read", path);
+    if (got < 0) return file_error(path, "read");
     if (got == 0) break;
     end += static_cast<size_t>(got);
     if (static_cast<int64_t>(end) > bytes_max) {
@@ -213,7 +214,7 @@ Result<void> write_file_atomically(const std::string& path, std::string_view con
   const std::string temporary = path + ".new";
   Result<void> written = write_new_file(temporary, content, mode);
   if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    written = system_error("rename", temporary);
+    written = file_error(temporary, "rename");
   }
   if (!written.ok()) ::unlink(temporary.c_str());
   return written;
@@ -221,7 +222,7 @@ Result<void> write_file_atomically(const std::string& path, std::string_view con
 
 Result<std::vector<std::string>> list_directory(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), &::closedir);
-  if (!directory) return system_error("list", path);
+  if (!directory) return file_error(path, "list");
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(directory.get())) {
     const std::string name = entry->d_name;
@@ -234,6 +235,11 @@ Result<std::vector<std::string>> list_directory(const std::string& path) {
 bool path_exists(const std::string& path) {
   // Where a folder on the way may not be searched, say, whoever opens the file says so.
   return ::access(path.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+std::string parent_folder(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 }  // namespace glmd

@@ -12,6 +12,9 @@
 
 namespace glmd {
 
+// What errno says of a file: not_found, denied, else io.
+Error file_error(const std::string& path, std::string_view doing);
+
 class File {
  public:
   // Regular files only, so that a pipe laid among a model's files is an error, not a wait for ever.
@@ -55,5 +58,7 @@ Result<void> write_file_atomically(const std::string& path, std::string_view con
                                    uint32_t mode = 0644);
 Result<std::vector<std::string>> list_directory(const std::string& path);  // names, sorted
 bool path_exists(const std::string& path);  // false only where it certainly does not
+// Where `path`, which has no slash at the end, lies.
+std::string parent_folder(const std::string& path);
 
 }  // namespace glmd

@@ -33,11 +33,6 @@ Result<std::string> target_folder(std::string given, std::string_view what) {
   return given;
 }
 
-std::string parent_folder(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 Result<void> sync_folder(const std::string& path) {
   File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
   if (folder.descriptor() < 0) return system_error(path, "open");

@@ -20,8 +20,6 @@ namespace glmd {
 // mount points.
 Result<std::string> target_folder(std::string given, std::string_view what = "TARGET");
 
-// Where `path`, which has no slash at the end, lies.
-std::string parent_folder(const std::string& path);
 Result<void> sync_folder(const std::string& path);
 
 // The tensors of a file as its header names them.
