@@ -29,8 +29,7 @@ void rank_guesses(std::vector<Guess>& guesses) {
 }
 
 LookAheadSwitch::LookAheadSwitch(LookAhead mode) : mode_(mode) {
-  seconds_on_.reserve(trial_passes);
-  seconds_off_.reserve(trial_passes);
+  for (std::vector<Pass>& side : trial_) side.reserve(trial_passes);
 }
 
 bool LookAheadSwitch::is_on() const {
@@ -38,27 +37,58 @@ bool LookAheadSwitch::is_on() const {
   return pass_ < trial_passes ? pass_ % 2 == 0 : verdict_;
 }
 
-static double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
+void LookAheadSwitch::add_pass(double seconds, int64_t reads) {
+  if (mode_ != LookAhead::automatic) return;
+  if (pass_ < trial_passes) {
+    trial_[is_on() ? 1 : 0].push_back({seconds, static_cast<double>(reads)});
+  }
+  ++pass_;
+  if (pass_ == trial_passes) verdict_ = pays();
+  if (pass_ == trial_passes + verdict_passes) {
+    pass_ = 0;
+    for (std::vector<Pass>& side : trial_) side.clear();
+  }
+}
+
+template <size_t size>
+static double median(std::array<double, size>& values, size_t count) {
+  const auto begin = values.begin(), middle = begin + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(begin, middle, begin + static_cast<std::ptrdiff_t>(count));
   return *middle;
 }
 
-void LookAheadSwitch::add_pass(double seconds, int64_t misses) {
-  if (mode_ != LookAhead::automatic) return;
-  if (pass_ < trial_passes) {
-    (is_on() ? seconds_on_ : seconds_off_).push_back(seconds);
-    misses_ += misses;
+double LookAheadSwitch::seconds_per_read() const {
+  std::array<double, trial_passes * trial_passes / 2> slopes{};
+  size_t count = 0;
+  for (const std::vector<Pass>& side : trial_) {
+    for (auto a = side.begin(); a != side.end(); ++a) {
+      for (auto b = a + 1; b != side.end(); ++b) {
+        if (a->reads != b->reads) {
+          slopes[count++] = (a->seconds - b->seconds) / (a->reads - b->reads);
+        }
+      }
+    }
   }
-  ++pass_;
-  if (pass_ == trial_passes) {
-    verdict_ = misses_ > 0 && median(seconds_on_) * gain_min <= median(seconds_off_);
+  return count == 0 ? 0 : std::max(0.0, median(slopes, count));
+}
+
+bool LookAheadSwitch::pays() const {
+  double reads = 0;
+  for (const std::vector<Pass>& side : trial_) {
+    for (const Pass& pass : side) reads += pass.reads;
   }
-  if (pass_ == trial_passes + verdict_passes) {
-    pass_ = misses_ = 0;
-    seconds_on_.clear();
-    seconds_off_.clear();
+  if (reads == 0) return false;
+  const double per_read = seconds_per_read();
+  std::array<double, 2> seconds{};
+  for (size_t side = 0; side < trial_.size(); ++side) {
+    std::array<double, trial_passes> alike{};
+    size_t count = 0;
+    for (const Pass& pass : trial_[side]) {
+      alike[count++] = pass.seconds + (reads / trial_passes - pass.reads) * per_read;
+    }
+    seconds[side] = median(alike, count);
   }
+  return seconds[1] * gain_min <= seconds[0];
 }
 
 }  // namespace glmd

@@ -2,6 +2,7 @@
 // them pays on this machine. Where the disk is never idle it cannot, so that is measured. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -23,7 +24,11 @@ struct Guess {
 void rank_guesses(std::vector<Guess>& guesses);
 
 // On or off for the next pass. `automatic` runs passes alternately with and without, keeps what was
-// faster for a while, then tries again: both sides see the same text and the same cache.
+// faster for a while, then tries again: both sides see the same text and the same cache. How many
+// experts a pass has to read moves its time far more than looking ahead does, so passes are
+// compared as if all had read the same number: the seconds that one more read costs are the median
+// slope between passes of the same side (Theil, Sen), which takes no notice of a pass that was
+// disturbed.
 class LookAheadSwitch {
  public:
   static constexpr int64_t trial_passes = 32;
@@ -33,15 +38,21 @@ class LookAheadSwitch {
   explicit LookAheadSwitch(LookAhead mode);
 
   bool is_on() const;
-  // A pass ended that took `seconds` and found `misses` experts absent.
-  void add_pass(double seconds, int64_t misses);
+  // A pass ended that took `seconds` and needed `reads` experts that were not in memory, whether
+  // the router or a guess had them read.
+  void add_pass(double seconds, int64_t reads);
 
  private:
+  struct Pass {
+    double seconds = 0, reads = 0;
+  };
+  bool pays() const;
+  double seconds_per_read() const;
+
   LookAhead mode_;
   int64_t pass_ = 0;  // since the trial began
   bool verdict_ = true;
-  std::vector<double> seconds_on_, seconds_off_;
-  int64_t misses_ = 0;
+  std::array<std::vector<Pass>, 2> trial_;  // without, with
 };
 
 }  // namespace glmd

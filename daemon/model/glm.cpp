@@ -109,13 +109,13 @@ class GlmPass : public ForwardPass {
   int64_t layers_done_ = 0;
   bool is_draft_ = false, is_done_ = false;
   bool looks_ahead_ = false;
-  int64_t busy_ns_ = 0, misses_ = 0;  // of the layers run so far
+  int64_t busy_ns_ = 0, reads_ = 0;  // of the layers run so far; experts that had to be read
 };
 
 void GlmPass::reset(bool is_draft) {
   parts_.clear();
   rows_.clear();
-  layers_done_ = busy_ns_ = misses_ = 0;
+  layers_done_ = busy_ns_ = reads_ = 0;
   is_draft_ = is_draft;
   is_done_ = looks_ahead_ = false;
 }
@@ -262,9 +262,10 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   mark(times, StepPart::rest);
   const RoutedLayer routed = routed_layer(layer);
   if (weights.routed) {
-    const int64_t misses_before = model_.cache_->stats().misses;
+    const ExpertCacheStats before = model_.cache_->stats();
     TRY(run_mixture_of_experts(compute, config, routed, *model_.cache_, rows_, workspace));
-    misses_ += model_.cache_->stats().misses - misses_before;
+    const ExpertCacheStats& after = model_.cache_->stats();
+    reads_ += after.misses - before.misses + after.ahead_used - before.ahead_used;
   } else {
     if (routed.next != nullptr) {
       read_ahead(compute, config, routed, *model_.cache_, rows_, nullptr, workspace);
@@ -378,7 +379,7 @@ void GlmPass::drop(int64_t index) {
 void GlmPass::commit() {
   CHECK(is_done());
   if (!is_draft_ && !is_stream()) {
-    model_.look_ahead_.add_pass(static_cast<double>(busy_ns_) * 1e-9, misses_);
+    model_.look_ahead_.add_pass(static_cast<double>(busy_ns_) * 1e-9, reads_);
   }
   for (const Part& part : parts_) {
     if (part.sequence == nullptr) continue;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "platform/random.h"
+
 namespace glmd {
 namespace {
 
@@ -38,6 +40,30 @@ TEST(LookAhead, automatic_keeps_what_was_faster) {
   EXPECT_TRUE(verdict(0.9, 1.0, 5));
   EXPECT_FALSE(verdict(1.1, 1.0, 5));
   EXPECT_FALSE(verdict(1.0, 1.0, 5)) << "it would wear the disk for nothing";
+}
+
+// What a token has to read differs from token to token by more than looking ahead can gain: 3 ms of
+// arithmetic and 6 ms for each read, less a part of the reads hidden.
+int right_verdicts(double hidden_ms, bool should_be_on) {
+  int right = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SplitMix random(seed);
+    LookAheadSwitch look_ahead(LookAhead::automatic);
+    for (int64_t pass = 0; pass < LookAheadSwitch::trial_passes; ++pass) {
+      const int64_t reads = 2 + random.below(9);
+      const double disturbed_ms =
+          random.below(16) == 0 ? 200.0 : static_cast<double>(random.below(3));
+      const double ms = 30 + 6 * static_cast<double>(reads) + disturbed_ms;
+      look_ahead.add_pass((look_ahead.is_on() ? ms - hidden_ms : ms) * 1e-3, reads);
+    }
+    right += look_ahead.is_on() == should_be_on;
+  }
+  return right;
+}
+
+TEST(LookAhead, automatic_is_not_misled_by_what_passes_happen_to_read) {
+  EXPECT_GE(right_verdicts(4, true), 99);  // of 66 ms
+  EXPECT_GE(right_verdicts(-2, false), 99);
 }
 
 TEST(LookAhead, automatic_is_off_where_nothing_is_ever_missing) {
