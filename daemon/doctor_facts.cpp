@@ -149,6 +149,7 @@ TokenCost cost_of(const Container& container, int64_t dense_bytes) {
   TokenCost cost;
   cost.dense_bytes = dense_bytes;
   if (const Tensor* embedding = container.find("embedding")) cost.dense_bytes -= embedding->bytes;
+  if (const Tensor* head = container.find("head")) cost.head_bytes = head->bytes;
   const CheckpointConfig& config = container.checkpoint();
   int64_t experts_bytes = 0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {

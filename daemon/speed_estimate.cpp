@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "experts/least_time.h"
+
 namespace glmd {
 
 double expected_hit_rate(double arena_share) {
@@ -40,7 +42,8 @@ SpeedEstimate estimate_speed(const TokenCost& cost, int64_t arena_bytes,
       static_cast<double>(cost.dense_bytes) + wanted_bytes + estimate.disk_bytes_per_token;
   estimate.disk_s = estimate.disk_bytes_per_token / speed.disk_bytes_per_s;
   estimate.memory_s = estimate.memory_bytes_per_token / speed.memory_bytes_per_s;
-  estimate.tokens_per_s = 1 / std::max(estimate.disk_s, estimate.memory_s);
+  const double head_s = static_cast<double>(cost.head_bytes) / speed.memory_bytes_per_s;
+  estimate.tokens_per_s = 1 / least_time(estimate.disk_s, estimate.memory_s, head_s);
   estimate.serial_tokens_per_s = 1 / (estimate.disk_s + estimate.memory_s);
   estimate.bound = estimate.disk_s > estimate.memory_s ? "disk" : "memory";
   return estimate;

@@ -61,9 +61,9 @@ class Engine {
   };
 
   // Of all passes: how long they took, and how long the disk alone and arithmetic alone would have,
-  // as far as the compute thread can tell.
+  // as far as the compute thread can tell. Arithmetic includes output heads.
   struct PassTimes {
-    double seconds = 0, disk_seconds = 0, arithmetic_seconds = 0;
+    double seconds = 0, disk_seconds = 0, arithmetic_seconds = 0, head_seconds = 0;
   };
 
   // What was said of a request while its prompt was made into tokens elsewhere.

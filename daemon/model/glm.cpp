@@ -337,6 +337,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
   }
   float* logits = grown(workspace.logits, wanted_count * vocabulary);
   mark(workspace.times, StepPart::rest);
+  const int64_t begin_ns = SteadyClock().now_ns();
   if (wanted_count > 0) {
     workspace.normed_rows.set(packed, width, wanted_count, width);
     multiply(model_.compute(), head, workspace.normed_rows, logits, vocabulary);
@@ -347,6 +348,7 @@ Result<void> GlmPass::finish(const float* norm, const Matrix& head) {
     }
   }
   mark(workspace.times, StepPart::head);
+  model_.head_seconds_ += static_cast<double>(SteadyClock().now_ns() - begin_ns) * 1e-9;
   is_done_ = true;
   return {};
 }

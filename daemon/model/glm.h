@@ -29,6 +29,7 @@ class GlmModel : public Model {
                               std::span<const float> hidden) override;
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
+  double head_seconds() const override { return head_seconds_; }
   int64_t experts_held_bytes() const override { return cache_->held_bytes(); }
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool warm_up() override { return cache_->warm_up(); }
@@ -60,6 +61,7 @@ class GlmModel : public Model {
   OpenedReader reader_;
   std::optional<ExpertCache> cache_;
   LookAheadSwitch look_ahead_;
+  double head_seconds_ = 0;
   std::optional<CachePool> pool_;
   std::vector<std::unique_ptr<GlmPass>> passes_;  // not in use, with the buffers they grew
 };

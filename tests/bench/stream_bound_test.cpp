@@ -23,6 +23,19 @@ TEST(StreamBound, is_the_slower_of_disk_and_arithmetic) {
   EXPECT_DOUBLE_EQ(bound_of(compute_bound, slices).share(), 0.5);
 }
 
+// A fifth of the arithmetic is heads.
+TEST(StreamBound, nothing_hides_behind_the_output_head) {
+  AloneSlice with_head = slice;
+  with_head.head_seconds = 0.02;
+  const AloneSlice slices[] = {with_head, with_head};
+  const StreamPiece disk_bound[] = {{.tokens = 10, .seconds = 5, .needed_bytes = 16e9}};
+  EXPECT_DOUBLE_EQ(bound_of(disk_bound, slices).least_seconds(), 0.2 + 4);
+  const StreamPiece compute_bound[] = {{.tokens = 10, .seconds = 2, .needed_bytes = 2e9}};
+  EXPECT_DOUBLE_EQ(bound_of(compute_bound, slices).least_seconds(), 1);
+  // The heads, then bodies of 1.6 s in which 4.8 GB come; what is left comes at 4 GB/s.
+  EXPECT_DOUBLE_EQ(together_seconds(with_head, 16e9, 10), 0.2 + 1.6 + 2.8);
+}
+
 TEST(StreamBound, serial_reads_layer_by_layer_then_computes) {
   const AloneSlice slices[] = {slice, slice};
   const StreamPiece pieces[] = {{.tokens = 10, .seconds = 5, .needed_bytes = 16e9}};

@@ -34,6 +34,14 @@ TEST(SpeedEstimate, a_small_machine_is_bound_by_its_disk) {
   EXPECT_NEAR(laptop.serial_tokens_per_s, 0.33, 0.01);
 }
 
+TEST(SpeedEstimate, nothing_hides_behind_the_output_head) {
+  TokenCost cost = glm52(9'300'000'000);
+  cost.head_bytes = 6'000'000'000;
+  const MachineSpeed speed = {.disk_bytes_per_s = 3e9, .memory_bytes_per_s = 60e9};
+  const SpeedEstimate estimate = estimate_speed(cost, 12 * gigabyte, speed);
+  EXPECT_DOUBLE_EQ(estimate.tokens_per_s, 1 / (estimate.disk_s + 0.1));
+}
+
 TEST(SpeedEstimate, a_larger_machine_is_faster_by_its_hits) {
   const SpeedEstimate desktop = estimate_speed(
       glm52(9'300'000'000), 50 * gigabyte, {.disk_bytes_per_s = 7e9, .memory_bytes_per_s = 75e9});

@@ -349,6 +349,26 @@ TEST(Engine, the_status_compares_the_time_of_passes_with_what_bounds_it) {
               0.6 * speed->find("pass_seconds")->as_real(), 1e-9);
 }
 
+TEST(Engine, the_status_knows_that_reads_do_not_hide_behind_the_output_head) {
+  EngineRig rig;
+  rig.model.on_layer = [&](int64_t layers_done, int64_t) {  // 4 layers of 10 ms, half of it reading
+    rig.clock.advance_ms(10);
+    rig.model.expert_stats_now.read_seconds += 0.005;
+    rig.model.expert_stats_now.wait_seconds += 0.005;
+    if (layers_done < 4) return;
+    rig.clock.advance_ms(10);
+    rig.model.head_seconds_now += 0.010;
+  };
+  rig.submit(1, "[1]", 50);
+  rig.run();
+  rig.clock.advance_ms(1000);
+  rig.engine.report_status(true);
+  rig.read_events();
+  const Json status = parse_json(rig.statuses.back(), "status").value();
+  // Of 50 ms: 20 of reads, 30 of arithmetic, 10 of which are the head.
+  EXPECT_NEAR(status.find("speed")->find("achieved_of_bound")->as_real(), 0.6, 1e-9);
+}
+
 // Anything at any time: submits, cancels, stops, holds and failures at random layers.
 void soak(uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));

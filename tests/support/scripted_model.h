@@ -33,6 +33,7 @@ class ScriptedModel : public Model {
   const ModelShape& shape() const override { return shape_; }
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return expert_stats_now; }
+  double head_seconds() const override { return head_seconds_now; }
   // Reads under way keep some bytes for as long as a test wants.
   int64_t resize_experts(int64_t arena_bytes) override {
     resizes.push_back(arena_bytes);
@@ -84,6 +85,7 @@ class ScriptedModel : public Model {
   // with.
   std::function<void(int64_t layers_done, int64_t rows)> on_layer;
   ExpertCacheStats expert_stats_now;
+  double head_seconds_now = 0;
   std::function<int32_t(const std::vector<int32_t>& history)> next_token;
   std::optional<int32_t> poison;
   int64_t failures_left = 0;  // passes that fail whatever they carry

@@ -35,7 +35,7 @@ struct Options {
 
 constexpr int64_t text_tokens = 64;      // then another prompt begins
 constexpr int64_t prompt_tokens = 8;     // of these, read at once; the others are decoded
-constexpr int64_t piece_tokens = 8;      // then disk and arithmetic are measured alone
+constexpr double piece_seconds = 1;      // then disk and arithmetic are measured alone
 constexpr double slice_seconds = 0.5;    // of each of these measurements
 constexpr int64_t reads_under_way = 16;  // experts: more segments than a reader begins
 
@@ -134,6 +134,7 @@ class RoutingTable : public RoutingSource {
 struct Run {
   std::vector<double> seconds;  // of each decoded token
   ExpertCacheStats stats;       // of these tokens
+  double head_seconds = 0;      // of these, the output head
   double total_seconds() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 };
 
@@ -160,11 +161,12 @@ class TextRun {
  public:
   TextRun(Model& model, RoutingTable& routing) : model_(model), routing_(routing) {}
 
-  // Decodes so many tokens more; prompts in between are read and not counted.
-  Result<Run> decode(int64_t tokens) {
+  // Decodes so many tokens more, or fewer once `seconds_max` have passed; prompts in between are
+  // read and not counted.
+  Result<Run> decode(int64_t tokens, double seconds_max = 1e9) {
     const SteadyClock clock;
     Run run;
-    while (std::ssize(run.seconds) < tokens) {
+    while (std::ssize(run.seconds) < tokens && run.total_seconds() < seconds_max) {
       if (position_ == 0) {
         routing_.begin_text(first_);
         sequence_ = TRY(model_.new_sequence(text_tokens));
@@ -172,9 +174,11 @@ class TextRun {
         continue;
       }
       const ExpertCacheStats before = model_.expert_stats();
+      const double head_seconds = model_.head_seconds();
       const int64_t begin_ns = clock.now_ns();
       TRY(step(1));
       run.seconds.push_back(static_cast<double>(clock.now_ns() - begin_ns) * 1e-9);
+      run.head_seconds += model_.head_seconds() - head_seconds;
       run.stats += model_.expert_stats() - before;
     }
     return run;
@@ -234,17 +238,17 @@ class ComputeAlone {
   }
   explicit ComputeAlone(const Slice& slice) : routing_(slice) {}
 
-  Result<double> token_seconds() {
-    std::vector<double> seconds;
-    while (std::accumulate(seconds.begin(), seconds.end(), 0.0) < slice_seconds) {
-      const Run run = TRY(run_->decode(1));
-      if (run.stats.misses > 0) {
-        return error(ErrorKind::internal, "wanted every expert in memory, got {} misses",
-                     run.stats.misses);
-      }
-      seconds.push_back(run.seconds[0]);
+  struct TokenTime {
+    double seconds = 0, head_seconds = 0;
+  };
+  Result<TokenTime> token_time() {
+    const Run run = TRY(run_->decode(std::numeric_limits<int64_t>::max(), slice_seconds));
+    if (run.stats.misses > 0) {
+      return error(ErrorKind::internal, "wanted every expert in memory, got {} misses",
+                   run.stats.misses);
     }
-    return median(seconds);
+    const double seconds = median(run.seconds);
+    return TokenTime{seconds, seconds * run.head_seconds / run.total_seconds()};
   }
 
  private:
@@ -389,23 +393,24 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   std::vector<AloneSlice> slices;
   const auto look = [&]() -> Result<void> {
     AloneSlice one{.disk_bytes_per_s = TRY(disk->rate()),
-                   .serial_bytes_per_s = options.with_serial ? TRY(disk->serial_rate()) : 1,
-                   .compute_seconds = TRY(compute.token_seconds())};
+                   .serial_bytes_per_s = options.with_serial ? TRY(disk->serial_rate()) : 1};
+    const ComputeAlone::TokenTime alone = TRY(compute.token_time());
+    one.compute_seconds = alone.seconds;
+    one.head_seconds = alone.head_seconds;
     std::atomic<bool> is_done{false};
     Result<double> disk_rate = 0.0;
     std::thread reads([&] { disk_rate = disk->rate_until(is_done); });
-    const Result<double> token_seconds = compute.token_seconds();
+    const Result<ComputeAlone::TokenTime> together = compute.token_time();
     is_done = true;
     reads.join();
     one.together_disk_bytes_per_s = TRY(std::move(disk_rate));
-    one.together_compute_seconds = TRY(token_seconds);
+    one.together_compute_seconds = TRY(together).seconds;
     slices.push_back(one);
     return {};
   };
   TRY(look());
   while (std::ssize(run.seconds) < options.tokens) {
-    const Run piece =
-        TRY(text.decode(std::min(piece_tokens, options.tokens - std::ssize(run.seconds))));
+    const Run piece = TRY(text.decode(options.tokens - std::ssize(run.seconds), piece_seconds));
     TRY(look());
     // A used guess is a miss that came early.
     const int64_t needed = piece.stats.misses + piece.stats.ahead_used;
@@ -447,6 +452,7 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
       "x");
   say("disk_alone", tokens / bound.disk_seconds, "tok/s");
   say("compute", tokens / bound.compute_seconds, "tok/s");
+  say("head", 1e3 * per_token(bound.head_seconds), "ms/tok");
   say("compute_spread", spread_of(slices, [](const AloneSlice& s) { return s.compute_seconds; }),
       "x");
   say("together", tokens / bound.together_seconds, "tok/s", tokens / bound.least_seconds());
