@@ -1,8 +1,30 @@
 #include "experts/look_ahead.h"
 
 #include <algorithm>
+#include <array>
 
 namespace glmd {
+namespace {
+
+// A few values, kept without taking memory.
+template <size_t size>
+class Values {
+ public:
+  void add(double value) { values_[count_++] = value; }
+  double median() {
+    if (count_ == 0) return 0;
+    const auto begin = values_.begin();
+    const auto middle = begin + static_cast<std::ptrdiff_t>(count_ / 2);
+    std::nth_element(begin, middle, begin + static_cast<std::ptrdiff_t>(count_));
+    return *middle;
+  }
+
+ private:
+  std::array<double, size> values_{};
+  size_t count_ = 0;
+};
+
+}  // namespace
 
 std::optional<LookAhead> look_ahead_from(std::string_view name) {
   if (name == "on") return LookAhead::on;
@@ -29,66 +51,54 @@ void rank_guesses(std::vector<Guess>& guesses) {
 }
 
 LookAheadSwitch::LookAheadSwitch(LookAhead mode) : mode_(mode) {
-  for (std::vector<Pass>& side : trial_) side.reserve(trial_passes);
+  trial_.reserve(trial_passes);
 }
 
 bool LookAheadSwitch::is_on() const {
   if (mode_ != LookAhead::automatic) return mode_ == LookAhead::on;
-  return pass_ < trial_passes ? pass_ % 2 == 0 : verdict_;
+  return std::ssize(trial_) < trial_passes ? trial_.size() % 2 == 0 : verdict_;
 }
 
 void LookAheadSwitch::add_pass(double seconds, int64_t reads) {
   if (mode_ != LookAhead::automatic) return;
-  if (pass_ < trial_passes) {
-    trial_[is_on() ? 1 : 0].push_back({seconds, static_cast<double>(reads)});
-  }
-  ++pass_;
-  if (pass_ == trial_passes) verdict_ = pays();
-  if (pass_ == trial_passes + verdict_passes) {
-    pass_ = 0;
-    for (std::vector<Pass>& side : trial_) side.clear();
+  if (std::ssize(trial_) < trial_passes) {
+    trial_.push_back({seconds, static_cast<double>(reads)});
+    if (std::ssize(trial_) < trial_passes) return;
+    verdict_ = pays();
+    passes_left_ = verdict_passes;
+  } else if (--passes_left_ == 0) {
+    trial_.clear();
   }
 }
 
-template <size_t size>
-static double median(std::array<double, size>& values, size_t count) {
-  const auto begin = values.begin(), middle = begin + static_cast<std::ptrdiff_t>(count / 2);
-  std::nth_element(begin, middle, begin + static_cast<std::ptrdiff_t>(count));
-  return *middle;
-}
-
+// The median slope between passes of the same side that are near each other (Theil, Sen).
 double LookAheadSwitch::seconds_per_read() const {
-  std::array<double, trial_passes * trial_passes / 2> slopes{};
-  size_t count = 0;
-  for (const std::vector<Pass>& side : trial_) {
-    for (auto a = side.begin(); a != side.end(); ++a) {
-      for (auto b = a + 1; b != side.end(); ++b) {
-        if (a->reads != b->reads) {
-          slopes[count++] = (a->seconds - b->seconds) / (a->reads - b->reads);
-        }
-      }
+  constexpr size_t apart_max = 8;
+  Values<trial_passes * apart_max / 2> slopes;
+  for (size_t b = 0; b < trial_.size(); ++b) {
+    for (size_t apart = 2; apart <= std::min(b, apart_max); apart += 2) {
+      const Pass& one = trial_[b - apart];
+      const Pass& other = trial_[b];
+      if (one.reads == other.reads) continue;
+      slopes.add((other.seconds - one.seconds) / (other.reads - one.reads));
     }
   }
-  return count == 0 ? 0 : std::max(0.0, median(slopes, count));
+  return std::max(0.0, slopes.median());
 }
 
 bool LookAheadSwitch::pays() const {
-  double reads = 0;
-  for (const std::vector<Pass>& side : trial_) {
-    for (const Pass& pass : side) reads += pass.reads;
-  }
-  if (reads == 0) return false;
   const double per_read = seconds_per_read();
-  std::array<double, 2> seconds{};
-  for (size_t side = 0; side < trial_.size(); ++side) {
-    std::array<double, trial_passes> alike{};
-    size_t count = 0;
-    for (const Pass& pass : trial_[side]) {
-      alike[count++] = pass.seconds + (reads / trial_passes - pass.reads) * per_read;
-    }
-    seconds[side] = median(alike, count);
+  Values<trial_passes> seconds, gains;
+  bool has_reads = false;
+  for (size_t i = 0; i < trial_.size(); ++i) {
+    seconds.add(trial_[i].seconds);
+    has_reads |= trial_[i].reads > 0;
+    if (i == 0) continue;
+    const Pass& with = trial_[i - i % 2];
+    const Pass& without = trial_[i - 1 + i % 2];
+    gains.add(without.seconds - with.seconds - (without.reads - with.reads) * per_read);
   }
-  return seconds[1] * gain_min <= seconds[0];
+  return has_reads && gains.median() >= (gain_min - 1) * seconds.median();
 }
 
 }  // namespace glmd

@@ -2,7 +2,6 @@
 // them pays on this machine. Where the disk is never idle it cannot, so that is measured. Pure.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -24,11 +23,9 @@ struct Guess {
 void rank_guesses(std::vector<Guess>& guesses);
 
 // On or off for the next pass. `automatic` runs passes alternately with and without, keeps what was
-// faster for a while, then tries again: both sides see the same text and the same cache. How many
-// experts a pass has to read moves its time far more than looking ahead does, so passes are
-// compared as if all had read the same number: the seconds that one more read costs are the median
-// slope between passes of the same side (Theil, Sen), which takes no notice of a pass that was
-// disturbed.
+// faster for a while, then tries again. How many experts a pass has to read, and how fast the
+// machine is just then, move its time far more than looking ahead does: so each pass is compared
+// with the next, less what the difference of their reads costs, and medians count.
 class LookAheadSwitch {
  public:
   static constexpr int64_t trial_passes = 32;
@@ -50,9 +47,9 @@ class LookAheadSwitch {
   double seconds_per_read() const;
 
   LookAhead mode_;
-  int64_t pass_ = 0;  // since the trial began
+  int64_t passes_left_ = 0;  // of the verdict
   bool verdict_ = true;
-  std::array<std::vector<Pass>, 2> trial_;  // without, with
+  std::vector<Pass> trial_;  // with looking ahead, without, and so on
 };
 
 }  // namespace glmd
