@@ -19,6 +19,7 @@ endif()
 function(glmd_program name)
   cmake_parse_arguments(P "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${P_SOURCES})
+  target_compile_options(${name} PRIVATE ${glmd_main_options})
   target_link_libraries(${name} PRIVATE glmd_options ${P_LIBRARIES})
 endfunction()
 
@@ -40,6 +41,7 @@ function(glmd_test name)
   endif()
   add_executable(${name} ${P_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_compile_options(${name} PRIVATE ${glmd_main_options})
   target_compile_definitions(${name} PRIVATE GLMD_TESTS_DIR="${CMAKE_SOURCE_DIR}/tests"
                              GLMD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" GLMD_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(${name} PRIVATE glmd_options ${P_LIBRARIES} GTest::gmock GTest::gtest

@@ -20,6 +20,12 @@ if(GLMD_SANITIZE_THREAD)
   target_compile_options(glmd_options INTERFACE -fsanitize=thread -Wno-maybe-uninitialized)
   target_link_options(glmd_options INTERFACE -fsanitize=thread)
 endif()
+# Programs and tests themselves are short of loops: under a sanitizer optimising them costs more time
+# than it saves.
+set(glmd_main_options "")
+if(GLMD_SANITIZE_ADDRESS OR GLMD_SANITIZE_THREAD)
+  set(glmd_main_options -O0)
+endif()
 if(GLMD_FUZZ)
   target_compile_options(glmd_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined)
   target_link_options(glmd_options INTERFACE -fsanitize=address,undefined)
