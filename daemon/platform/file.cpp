@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ ErrorKind kind_of(int error_number) {
   }
 }
 
-Result<File> open_file(const std::string& path, int flags, uint32_t mode, bool is_direct) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+Result<File> open_file(const std::string& path, int flags, bool is_direct) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC);
   if (descriptor < 0) return file_error(path, "open");
   return File(descriptor, path, is_direct);
 }
@@ -42,9 +43,15 @@ Error file_error(const std::string& path, std::string_view doing) {
   return error(kind_of(number), "{}: {}: {}", path, doing, std::strerror(number));
 }
 
+Error output_error(const std::string& path, std::string_view doing) {
+  Error failure = file_error(path, doing);
+  if (failure.kind == ErrorKind::not_found) failure.kind = ErrorKind::io;
+  return failure;
+}
+
 // A regular file, and never a wait: a pipe would be waited for until somebody writes into it.
 static Result<File> open_regular(const std::string& path, int flags, bool is_direct) {
-  File file = TRY(open_file(path, flags | O_NONBLOCK, 0, is_direct));
+  File file = TRY(open_file(path, flags | O_NONBLOCK, is_direct));
   struct stat status;
   if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
   if (!S_ISREG(status.st_mode)) {
@@ -81,12 +88,10 @@ Result<File> File::open_direct(const std::string& path) {
   return open_regular(path, O_RDONLY, false);
 }
 
-// What is not there is then the folder: no input that is missing, but output that cannot be
-// written.
 static Result<File> create_file(const std::string& path, int flags, uint32_t mode) {
-  Result<File> file = open_file(path, flags | O_CREAT, mode, false);
-  if (file.ok() || file.error().kind != ErrorKind::not_found) return file;
-  return Error{ErrorKind::io, file.error().message};
+  const int descriptor = ::open(path.c_str(), flags | O_CREAT | O_CLOEXEC, mode);
+  if (descriptor < 0) return output_error(path, "open");
+  return File(descriptor, path);
 }
 
 Result<File> File::create(const std::string& path, uint32_t mode) {
@@ -199,7 +204,7 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
 }
 
 Result<std::string> read_input(const std::string& path, int64_t bytes_max) {
-  return read_to_end(TRY(open_file(path, O_RDONLY, 0, false)), bytes_max);
+  return read_to_end(TRY(open_file(path, O_RDONLY, false)), bytes_max);
 }
 
 static Result<void> write_new_file(const std::string& path, std::string_view content,
@@ -240,6 +245,22 @@ bool path_exists(const std::string& path) {
 std::string parent_folder(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
+}
+
+Result<int64_t> free_bytes(const std::string& folder) {
+  struct statvfs status;
+  if (::statvfs(folder.c_str(), &status) != 0) return output_error(folder, "ask for free space");
+  return static_cast<int64_t>(status.f_bavail * status.f_frsize);
+}
+
+Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes,
+                              int64_t reserve_bytes) {
+  const int64_t got_bytes = TRY(free_bytes(folder));
+  if (got_bytes - reserve_bytes >= wanted_bytes) return {};
+  const std::string beside =
+      reserve_bytes > 0 ? fmt::format(" beside a reserve of {}", reserve_bytes) : "";
+  return error(ErrorKind::io, "{}: free space: wanted {} bytes{}, got {}", folder, wanted_bytes,
+               beside, got_bytes);
 }
 
 }  // namespace glmd

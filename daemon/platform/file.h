@@ -14,6 +14,9 @@ namespace glmd {
 
 // What errno says of a file: not_found, denied, else io.
 Error file_error(const std::string& path, std::string_view doing);
+// The same of a place to write: what is not there is then its folder, and no input that is missing,
+// so denied, else io.
+Error output_error(const std::string& path, std::string_view doing);
 
 class File {
  public:
@@ -60,5 +63,11 @@ Result<std::vector<std::string>> list_directory(const std::string& path);  // na
 bool path_exists(const std::string& path);  // false only where it certainly does not
 // Where `path`, which has no slash at the end, lies.
 std::string parent_folder(const std::string& path);
+
+// What we may still write where `folder` lies.
+Result<int64_t> free_bytes(const std::string& folder);
+// Room for so much, and for the reserve beside it; else io, as of a write that fills the disk.
+Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes,
+                              int64_t reserve_bytes = 0);
 
 }  // namespace glmd

@@ -406,6 +406,7 @@ TEST(Convert, room_is_asked_for_before_a_folder_is_made) {
   TinyCheckpoint::make().write(folder / "source");
   const Result<void> result = convert_quietly(folder / "source", "/proc/target");  // 0 bytes free
   ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().kind, ErrorKind::io);
   EXPECT_THAT(result.error().message, HasSubstr("/proc: free space: wanted"));
 }
 
@@ -751,6 +752,12 @@ TEST(ConvertProgram, exit_codes_say_what_kind_of_failure_it_was) {
   EXPECT_EQ(run_program(convert + quiet), 64);
   EXPECT_EQ(run_program(convert + "--experts nl3 a b" + quiet), 64);
   EXPECT_EQ(run_program(convert + (folder / "none") + " " + (folder / "target") + quiet), 66);
+  const std::string below =
+      folder / "source/config.json/below ";  // a file, where a folder is meant
+  EXPECT_EQ(run_program(convert + below + (folder / "target") + quiet), 66);
+  EXPECT_EQ(run_program(convert + (folder / "source") + " " + (folder / "none/target") + quiet),
+            74);
+  EXPECT_EQ(run_program(convert + (folder / "source /proc/target") + quiet), 74);  // no room
   EXPECT_EQ(run_program(convert + (folder / "source") + " " + (folder / "target") + quiet), 0);
   EXPECT_EQ(run_program(inspect + "tensors " + (folder / "target") + quiet), 0);
   EXPECT_EQ(run_program(inspect + "tensors " + (folder / "source") + quiet), 0);

@@ -194,6 +194,7 @@ TEST(MakeModel, a_model_larger_than_the_disk_is_refused_before_a_byte_is_written
   options.config.set("hidden_size", Json::integer(1 << 20));
   const Result<void> made = make_model(options, go_on);
   ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().kind, ErrorKind::io);
   EXPECT_THAT(made.error().message, testing::ContainsRegex("free space: wanted [0-9]+ bytes, got"));
   EXPECT_FALSE(std::filesystem::exists(folder / "model.partial"));
 }

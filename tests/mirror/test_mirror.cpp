@@ -139,14 +139,16 @@ TEST_F(MirrorTest, without_room_nothing_is_begun) {
   const Result<void> staged = stage_mirror(*container_, whole(), folder_ / "m", INT64_MAX,
                                            [](const StageProgress&) { return true; });
   ASSERT_FALSE(staged.ok());
-  EXPECT_EQ(staged.error().kind, ErrorKind::no_memory);
+  EXPECT_EQ(staged.error().kind, ErrorKind::io);
+  EXPECT_THAT(staged.error().message,
+              testing::ContainsRegex("free space: wanted [0-9]+ bytes beside a reserve of "));
   EXPECT_FALSE(path_exists(folder_ / "m.partial"));
 }
 
 TEST_F(MirrorTest, where_no_expert_fits_there_is_no_room) {
   const Result<void> staged = stage(plan_mirror(even_order(*container_), 0));
   ASSERT_FALSE(staged.ok());
-  EXPECT_EQ(staged.error().kind, ErrorKind::no_memory);
+  EXPECT_EQ(staged.error().kind, ErrorKind::io);
   EXPECT_FALSE(path_exists(folder_ / "m.partial"));
 }
 
@@ -186,12 +188,15 @@ TEST_F(MirrorProgram, a_slash_at_the_end_changes_nothing) {
 }
 
 TEST_F(MirrorProgram, exit_codes_are_those_of_the_manual) {
-  EXPECT_EQ(run("stage c m --bytes 0 --reserve 0"), 75) << said_;
-  EXPECT_EQ(run("stage c m --reserve 99999T"), 75) << said_;
+  EXPECT_EQ(run("stage c m --bytes 0 --reserve 0"), 74) << said_;
+  EXPECT_EQ(run("stage c m --reserve 99999T"), 74) << said_;
   EXPECT_EQ(run("stage c m --order nonexistent"), 66) << said_;
   EXPECT_EQ(run("stage nonexistent m"), 66) << said_;
+  EXPECT_EQ(run("stage c/config.json/below m"), 66) << said_;
   EXPECT_EQ(run("stage c nonexistent/m"), 74) << said_;
-  EXPECT_EQ(run("stage c /proc/m --reserve 0"), 75) << said_;
+  EXPECT_EQ(run("stage c /proc/m --reserve 0"), 74) << said_;
+  std::filesystem::remove(container_->files().back());
+  EXPECT_EQ(run("stage c m --reserve 0"), 66) << said_;
   EXPECT_FALSE(path_exists(folder_ / "m.partial"));
 }
 

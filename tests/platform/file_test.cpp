@@ -20,5 +20,26 @@ TEST(File, a_write_that_fails_leaves_nothing_beside_its_place) {
   EXPECT_THAT(list_directory(folder / ".").value(), ElementsAre("taken"));
 }
 
+TEST(File, what_is_not_there_is_missing_input_or_a_place_that_cannot_be_written) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(File::open_read_only(folder / "none").error().kind, ErrorKind::not_found);
+  EXPECT_EQ(read_input(folder / "none", 1).error().kind, ErrorKind::not_found);
+  EXPECT_EQ(File::create(folder / "none/new").error().kind, ErrorKind::io);
+  EXPECT_EQ(free_bytes(folder / "none").error().kind, ErrorKind::io);
+}
+
+TEST(FreeSpace, a_reserve_is_left_free) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(check_free_space(folder / ".", 1).ok());
+  const Result<void> full = check_free_space("/proc", 1);  // 0 bytes free
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().kind, ErrorKind::io);
+  EXPECT_EQ(full.error().message, "/proc: free space: wanted 1 bytes, got 0");
+  EXPECT_EQ(check_free_space("/proc", 1, INT64_MAX).error().message,
+            "/proc: free space: wanted 1 bytes beside a reserve of 9223372036854775807, got 0");
+  EXPECT_TRUE(check_free_space("/proc", 0).ok());
+  EXPECT_FALSE(check_free_space("/proc", 0, 1).ok());
+}
+
 }  // namespace
 }  // namespace glmd

@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <random>
@@ -159,9 +157,7 @@ Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const 
   forget_cached_pages(file);
   const auto bytes = static_cast<size_t>(TRY(file.size_bytes()));
   void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (mapping == MAP_FAILED) {
-    return error(ErrorKind::io, "{}: map {} bytes: {}", path, bytes, std::strerror(errno));
-  }
+  if (mapping == MAP_FAILED) return file_error(path, fmt::format("map {} bytes", bytes));
   TRY(experts.take_slots(1));
   const Stopwatch stopwatch;
   int64_t done_bytes = 0;
@@ -276,15 +272,6 @@ Result<void> measure(const std::string& path, const Options& options) {
   return compare(contenders, options);
 }
 
-Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes) {
-  std::error_code failure;
-  const std::filesystem::space_info space = std::filesystem::space(folder, failure);
-  if (failure) return error(ErrorKind::io, "{}: free space: {}", folder, failure.message());
-  if (static_cast<uint64_t>(wanted_bytes) <= space.available) return {};
-  return error(ErrorKind::io, "{}: free space: wanted {} bytes, got {}", folder, wanted_bytes,
-               space.available);
-}
-
 // A file that no file system keeps as a hole. It has no name, so nothing is left of it however this
 // program ends; it is opened again, by fio too, as long as this is open.
 class ScratchFile {
@@ -293,10 +280,7 @@ class ScratchFile {
     TRY(check_free_space(folder, bytes));
     std::string path = folder + "/glmd-bench-reads.XXXXXX";
     File file(::mkostemp(path.data(), O_CLOEXEC), path);
-    if (file.descriptor() < 0) {
-      const ErrorKind kind = errno == EACCES || errno == EPERM ? ErrorKind::denied : ErrorKind::io;
-      return error(kind, "{}: make a file: {}", folder, std::strerror(errno));
-    }
+    if (file.descriptor() < 0) return output_error(folder, "make a file");
     ::unlink(path.c_str());
     std::vector<uint64_t> words(size_t{1} << 20);
     std::mt19937_64 random;

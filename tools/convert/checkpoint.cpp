@@ -4,8 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <cstdio>
 #include <set>
 
 #include "storage/manifest.h"
@@ -20,10 +19,7 @@ constexpr const char* single_name = "model.safetensors";
 Result<Checkpoint::FileStamp> stamp(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
   struct stat status;
-  if (::stat(path.c_str(), &status) != 0) {
-    return error(errno == ENOENT ? ErrorKind::not_found : ErrorKind::io, "{}: {}", path,
-                 std::strerror(errno));
-  }
+  if (::stat(path.c_str(), &status) != 0) return file_error(path, "stat");
   if (!S_ISREG(status.st_mode))
     return error(ErrorKind::bad_input, "{}: wanted a regular file", path);
   return Checkpoint::FileStamp{

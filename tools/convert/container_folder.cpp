@@ -2,20 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
+#include "platform/file.h"
+
 namespace glmd {
-namespace {
-
-constexpr int64_t spare_bytes = int64_t{16} << 20;  // manifest, journal, folder
-
-}  // namespace
 
 Result<std::string> target_folder(std::string given, std::string_view what) {
   const auto refuse = [&](std::string_view got, std::string_view wanted) {
@@ -35,7 +29,7 @@ Result<std::string> target_folder(std::string given, std::string_view what) {
 
 Result<void> sync_folder(const std::string& path) {
   File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
-  if (folder.descriptor() < 0) return system_error(path, "open");
+  if (folder.descriptor() < 0) return output_error(path, "open");
   return folder.sync();
 }
 
@@ -58,21 +52,6 @@ std::vector<StoredTensor> stored_tensors(const PlannedFile& file) {
     tensors.push_back(std::move(stored));
   }
   return tensors;
-}
-
-Error system_error(const std::string& path, std::string_view doing) {
-  const int number = errno;
-  const ErrorKind kind = number == EACCES || number == EPERM ? ErrorKind::denied : ErrorKind::io;
-  return error(kind, "{}: {}: {}", path, doing, std::strerror(number));
-}
-
-Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes) {
-  struct statvfs status;
-  if (::statvfs(folder.c_str(), &status) != 0) return system_error(folder, "ask for free space");
-  const int64_t free_bytes = static_cast<int64_t>(status.f_bavail * status.f_frsize);
-  if (free_bytes >= wanted_bytes + spare_bytes) return {};
-  return error(ErrorKind::io, "{}: free space: wanted {} bytes, got {}", folder,
-               wanted_bytes + spare_bytes, free_bytes);
 }
 
 void describe_file(const PlannedFile& file,
@@ -101,7 +80,7 @@ Result<void> publish_folder(const std::string& partial, const std::string& targe
   TRY_CONTEXT(Container::open(partial), "checking what was written");
   TRY(sync_folder(partial));
   if (::rename(partial.c_str(), target.c_str()) != 0)
-    return system_error(partial, "rename to " + target);
+    return output_error(partial, "rename to " + target);
   return sync_folder(parent_folder(target));
 }
 

@@ -25,11 +25,8 @@ Result<void> sync_folder(const std::string& path);
 // The tensors of a file as its header names them.
 std::vector<StoredTensor> stored_tensors(const PlannedFile& file);
 
-// The last failed system call, as `denied` or `io`.
-Error system_error(const std::string& path, std::string_view doing);
-
-// Room for `wanted_bytes` of tensors besides glmd.json and the small files.
-Result<void> check_free_space(const std::string& folder, int64_t wanted_bytes);
+// Room that a container takes besides its tensors: glmd.json, the small files, a journal.
+constexpr int64_t accompanying_bytes = int64_t{16} << 20;
 
 // Adds a written file and its tensors; `hashes` has each of them by name.
 void describe_file(const PlannedFile& file,

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "platform/file.h"
 #include "platform/parallel.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
@@ -114,9 +115,10 @@ class Conversion {
 Result<void> Conversion::run() {
   for (const PlannedFile& file : plan_.files)
     progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
-  if (!path_exists(partial_)) TRY(check_free_space(parent_folder(partial_), progress_.bytes_total));
+  const int64_t wanted_bytes = progress_.bytes_total + accompanying_bytes;
+  if (!path_exists(partial_)) TRY(check_free_space(parent_folder(partial_), wanted_bytes));
   if (::mkdir(partial_.c_str(), 0777) != 0) {
-    if (errno != EEXIST) return system_error(partial_, "make folder");
+    if (errno != EEXIST) return output_error(partial_, "make folder");
     const bool is_ours = path_exists(partial_ + "/" + journal_name);
     if (!is_ours && !TRY(list_directory(partial_)).empty()) {
       return error(ErrorKind::usage, "{}: exists and has no {}, not touched", partial_,
@@ -129,7 +131,7 @@ Result<void> Conversion::run() {
     TRY(note(partial_ + ": made from other sources or with other options, starting anew"));
   TRY(find_kept());
   TRY(drop_strangers());
-  TRY(check_free_space(partial_, progress_.bytes_total - progress_.bytes_kept));
+  TRY(check_free_space(partial_, wanted_bytes - progress_.bytes_kept));
   TRY(copy_small_files());
   for (const PlannedFile& file : plan_.files) {
     if (!is_kept(file)) TRY(write_file(file));
@@ -201,7 +203,7 @@ Result<void> Conversion::drop_strangers() const {
     for (const PlannedFile& file : plan_.files) is_planned |= file.name == name && is_kept(file);
     if (is_planned) continue;
     if (::unlink((partial_ + "/" + name).c_str()) != 0)
-      return system_error(partial_ + "/" + name, "remove");
+      return output_error(partial_ + "/" + name, "remove");
   }
   return {};
 }

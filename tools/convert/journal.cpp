@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <vector>
 
 namespace glmd {
@@ -29,8 +28,8 @@ Result<Journal> Journal::open(const std::string& path, const Json& fingerprint) 
   journal.file_ = TRY(File::open_append(path));
   const int descriptor = journal.file_.descriptor();
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    return error(errno == EWOULDBLOCK ? ErrorKind::busy : ErrorKind::io,
-                 "{}: another conversion holds it", path);
+    if (errno != EWOULDBLOCK) return output_error(path, "lock");
+    return error(ErrorKind::busy, "{}: another conversion holds it", path);
   }
   const std::string text = TRY(read_file(path, journal_bytes_max));
   const std::vector<std::string_view> lines = whole_lines(text);
@@ -54,7 +53,7 @@ Result<Journal> Journal::open(const std::string& path, const Json& fingerprint) 
   }
   journal.was_restarted_ = kept_bytes == 0 && !text.empty();
   if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)
-    return error(ErrorKind::io, "{}: truncate: {}", path, std::strerror(errno));
+    return output_error(path, "truncate");
   if (kept_bytes == 0) TRY(journal.append_line(fingerprint));
   return journal;
 }

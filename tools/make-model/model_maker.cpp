@@ -61,7 +61,7 @@ Result<void> Making::run() {
   const std::vector<PlannedFile> files = plan_files(config_, options_.policies);
   for (const PlannedFile& file : files)
     progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
-  TRY(check_free_space(partial_, progress_.bytes_total));
+  TRY(check_free_space(partial_, progress_.bytes_total + accompanying_bytes));
   manifest_.family = config_.family;
   manifest_.experts_policy = policy_name(options_.policies.experts);
   manifest_.dense_policy = policy_name(options_.policies.dense);
@@ -123,7 +123,7 @@ Result<void> make_model(const MakeOptions& given, const ConvertObserver& observe
     if (errno == EEXIST) {
       return error(ErrorKind::usage, "{}: exists, not touched; remove it first", partial);
     }
-    return system_error(partial, "make folder");
+    return output_error(partial, "make folder");
   }
   const Result<void> made = Making(options, observer, config, partial).run();
   if (!made.ok()) {

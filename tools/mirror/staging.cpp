@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -26,19 +25,19 @@ std::string partial_of(const std::string& folder) {
 // Kept where it exists; a new one is one hole of that size.
 Result<File> open_target(const std::string& path, int64_t bytes) {
   File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), path);
-  if (file.descriptor() < 0) return system_error(path, "open");
-  if (::ftruncate(file.descriptor(), bytes) != 0) return system_error(path, "set size");
+  if (file.descriptor() < 0) return output_error(path, "open");
+  if (::ftruncate(file.descriptor(), bytes) != 0) return output_error(path, "set size");
   return file;
 }
 
 // The folder, held against other runs until it is closed; renaming does not let it go.
 Result<File> hold_partial(const std::string& partial) {
   if (::mkdir(partial.c_str(), 0755) != 0 && errno != EEXIST)
-    return system_error(partial, "make folder");
+    return output_error(partial, "make folder");
   File folder(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), partial);
-  if (folder.descriptor() < 0) return system_error(partial, "open");
+  if (folder.descriptor() < 0) return output_error(partial, "open");
   if (::flock(folder.descriptor(), LOCK_EX | LOCK_NB) == 0) return folder;
-  if (errno != EWOULDBLOCK) return system_error(partial, "lock");
+  if (errno != EWOULDBLOCK) return output_error(partial, "lock");
   return error(ErrorKind::busy, "{}: another glmd-mirror stages it", partial);
 }
 
@@ -47,9 +46,15 @@ bool is_there(const File& file, const Tensor& tensor, std::vector<uint8_t>& buff
   return file.read_at(tensor.offset, buffer).ok() && hash_bytes(buffer) == tensor.hash;
 }
 
-int64_t blocks_bytes(const std::string& path) {
-  struct stat status;
-  return ::stat(path.c_str(), &status) == 0 ? static_cast<int64_t>(status.st_blocks) * 512 : 0;
+// What an earlier run left there takes, holes apart.
+Result<int64_t> staged_bytes(const std::string& partial) {
+  int64_t bytes = 0;
+  if (!path_exists(partial)) return bytes;
+  for (const std::string& name : TRY(list_directory(partial))) {
+    struct stat status;
+    if (::stat((partial + "/" + name).c_str(), &status) == 0) bytes += status.st_blocks * 512;
+  }
+  return bytes;
 }
 
 std::string target_path(const Container& container, int32_t file, const std::string& folder) {
@@ -85,20 +90,8 @@ Result<bool> stage_file(const Container& container, int32_t index,
 }  // namespace
 
 Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes) {
-  std::error_code failure;
-  const std::filesystem::space_info space = std::filesystem::space(parent_folder(folder), failure);
-  if (failure) {
-    const bool is_denied = failure == std::errc::permission_denied;
-    return error(is_denied ? ErrorKind::denied : ErrorKind::io, "{}: free space: {}",
-                 parent_folder(folder), failure.message());
-  }
-  auto bytes = static_cast<int64_t>(space.available);
-  const std::string partial = partial_of(folder);
-  if (path_exists(partial)) {
-    for (const std::string& name : TRY(list_directory(partial))) {
-      bytes += blocks_bytes(partial + "/" + name);
-    }
-  }
+  const int64_t bytes =
+      TRY(free_bytes(parent_folder(folder))) + TRY(staged_bytes(partial_of(folder)));
   return std::max<int64_t>(0, bytes - reserve_bytes);
 }
 
@@ -109,15 +102,12 @@ Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
     return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
   }
   if (plan.experts.empty()) {
-    return error(ErrorKind::no_memory,
+    return error(ErrorKind::io,
                  "{}: no expert fits into what --bytes, --reserve and the disk allow", folder);
   }
-  const int64_t available = TRY(mirror_bytes_available(folder, reserve_bytes));
-  if (plan.bytes > available) {
-    return error(ErrorKind::no_memory, "{}: wanted {} bytes free beside a reserve of {}, got {}",
-                 parent_folder(folder), plan.bytes, reserve_bytes, available);
-  }
   const std::string partial = partial_of(folder);
+  const int64_t kept_bytes = TRY(staged_bytes(partial));
+  TRY(check_free_space(parent_folder(folder), plan.bytes - kept_bytes, reserve_bytes));
   File held = TRY(hold_partial(partial));
   std::map<int32_t, std::vector<const Tensor*>> by_file;
   MirrorManifest manifest;
@@ -135,7 +125,7 @@ Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
   TRY(write_file_atomically(partial + "/" + MirrorManifest::file_name,
                             manifest.to_json().to_string() + "\n"));
   TRY(held.sync());
-  if (::rename(partial.c_str(), folder.c_str()) != 0) return system_error(partial, "rename");
+  if (::rename(partial.c_str(), folder.c_str()) != 0) return output_error(partial, "rename");
   return sync_folder(parent_folder(folder));
 }
 
