@@ -200,7 +200,6 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
   for (const ExpertWant& want : wants) {
     Entry& entry = entries_[want.expert];
     entry.heat = add_uses(entry.heat, want.uses, clock_tokens_, half_life_tokens_);
-    entry.use_count += want.rows;
     entry.last_step = step_;
     wanted_.push_back(want.expert);
   }
@@ -650,12 +649,6 @@ void ExpertCache::seed_heat(int32_t expert, double uses) {
   Entry& entry = entries_[expert];
   entry.heat = add_uses(entry.heat, uses, clock_tokens_, half_life_tokens_);
   refresh(entry.slot);
-}
-
-std::vector<int64_t> ExpertCache::use_counts() const {
-  std::vector<int64_t> counts;
-  for (const Entry& entry : entries_) counts.push_back(entry.use_count);
-  return counts;
 }
 
 int64_t ExpertCache::slot_count() const {

@@ -137,8 +137,6 @@ class ExpertCache {
 
   // A history of uses as a prior, worth `uses` uses just now.
   void seed_heat(int32_t expert, double uses);
-  // Rows that each expert computed so far.
-  std::vector<int64_t> use_counts() const;
 
   // After as many tokens a use counts half: chosen once, for the arena of create().
   double half_life_tokens() const { return half_life_tokens_; }
@@ -171,7 +169,6 @@ class ExpertCache {
     int32_t layer = 0;  // of layer_held_
     int32_t slot = -1;
     double heat = -1e300;
-    int64_t use_count = 0;
     int64_t last_step = -1;     // that wanted it
     int64_t passing_step = -1;  // that lets it pass
     bool is_verified = false;
