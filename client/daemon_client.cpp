@@ -1,8 +1,6 @@
 #include "client/daemon_client.h"
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,8 @@
 #include <climits>
 #include <cstring>
 #include <utility>
+
+#include "platform/unix_socket.h"
 
 namespace glmd {
 namespace {
@@ -31,19 +31,11 @@ int64_t DaemonClient::now_ms() {
 }
 
 Result<DaemonClient> DaemonClient::connect(const std::string& socket_path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_path.empty() || socket_path.size() >= sizeof(address.sun_path)) {
-    return error(ErrorKind::usage, "{}: a socket path has 1 to {} bytes", socket_path,
-                 sizeof(address.sun_path) - 1);
-  }
-  socket_path.copy(address.sun_path, socket_path.size());
+  const sockaddr_un address = TRY_CONTEXT(unix_address(socket_path, ErrorKind::usage), socket_path);
   DaemonClient client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (client.descriptor_ < 0) return error(ErrorKind::io, "socket: {}", std::strerror(errno));
-  if (::connect(client.descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) !=
-      0) {
+  if (::connect(client.descriptor_, base_of(address), sizeof(address)) != 0)
     return connect_error(socket_path);
-  }
   return client;
 }
 

@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "platform/file.h"
+#include "platform/unix_socket.h"
 #include "storage/mirror.h"
 
 namespace glmd {
@@ -21,10 +21,7 @@ Error place_error(const std::string& path) {
 }
 
 Result<void> check_socket(const std::string& path) {
-  constexpr size_t path_bytes_max = sizeof(sockaddr_un::sun_path) - 1;
-  if (path.size() > path_bytes_max) {
-    return error(ErrorKind::config, "{}: a socket path has 1 to {} bytes", path, path_bytes_max);
-  }
+  TRY_CONTEXT(unix_address(path, ErrorKind::config), path);
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
     return error(ErrorKind::config, "{}: exists and is no socket", path);

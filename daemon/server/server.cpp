@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 
 #include "platform/json.h"
 #include "platform/log.h"
+#include "platform/unix_socket.h"
 
 namespace glmd {
 namespace {
@@ -31,21 +30,6 @@ constexpr int64_t last_words_ms = 2'000;  // for final frames to leave after the
 Error system_error(std::string_view what) {
   return error(errno == EACCES || errno == EPERM ? ErrorKind::denied : ErrorKind::io, "{}: {}",
                what, std::strerror(errno));
-}
-
-Result<sockaddr_un> address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return error(ErrorKind::config, "a socket path has 1 to {} bytes, not {}",
-                 sizeof(address.sun_path) - 1, path.size());
-  }
-  path.copy(address.sun_path, path.size());
-  return address;
-}
-
-const sockaddr* base_of(const sockaddr_un& address) {
-  return reinterpret_cast<const sockaddr*>(&address);
 }
 
 // Why the socket cannot be had: no folder, no room, a read-only file system.
@@ -225,7 +209,7 @@ Result<void> Server::listen_anywhere() {
 }
 
 Result<void> Server::listen_at_path() {
-  const sockaddr_un address = TRY(address_of(options_.socket_path));
+  const sockaddr_un address = TRY(unix_address(options_.socket_path, ErrorKind::config));
   const PathLock lock = TRY(PathLock::take(options_.socket_path));
   TRY(remove_stale_socket(options_.socket_path, address));
   const int descriptor = TRY(bind_socket(address));

@@ -114,6 +114,7 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
       {"$G ask -f / hi", 74},
       {"$G --socket /nonexistent/s ask hi", 69},
       {"$G ping --socket /nonexistent/s", 69},
+      {"$G ping --socket /$(printf '%0107d' 0)", 64},
       {"$G ask echo hi > /dev/full", 74},
       {"$G status > /dev/full", 74},
       {"$G --help > /dev/full", 74},

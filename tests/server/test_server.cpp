@@ -360,6 +360,17 @@ TEST(Server, a_path_without_a_folder_cannot_be_had) {
   EXPECT_EQ(server.error().kind, ErrorKind::unavailable);
 }
 
+TEST(Server, a_path_too_long_for_a_socket_is_a_wrong_setting) {
+  Channel channel;
+  ServerOptions options;
+  options.adopt_sockets = false;
+  options.socket_path = "/tmp/" + std::string(200, 'x');
+  const auto server = Server::create(options, channel);
+  ASSERT_FALSE(server.ok());
+  EXPECT_EQ(server.error().kind, ErrorKind::config);
+  EXPECT_THAT(server.error().message, HasSubstr("a socket path has 1 to 107 bytes, got 205"));
+}
+
 TEST(Peer, roles_follow_user_and_group) {
   const Peer peer{1000, 1, {100, 200}};
   EXPECT_EQ(role_of(peer, 1, std::nullopt), Role::user);
