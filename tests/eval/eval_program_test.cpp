@@ -99,6 +99,14 @@ TEST_F(ToolPrograms, help_names_what_an_option_takes_and_nothing_inside) {
               HasSubstr("--look-ahead: 2 not in {on,off,auto}"));
 }
 
+TEST_F(ToolPrograms, a_step_beyond_the_models_context_is_refused) {
+  const Outcome outcome = run("glmd-bench step --model " + model_ + " --context 8192");
+  EXPECT_EQ(outcome.code, 64);
+  EXPECT_EQ(outcome.output,
+            "glmd-bench: --context: wanted at most 8191 of the 8192 tokens the model was made for, "
+            "got 8192\n");
+}
+
 TEST_F(ToolPrograms, reads_of_a_size_that_no_disk_reads_are_refused) {
   const std::string reads = "glmd-bench reads --folder " + (folder_ / ".") + " ";
   const auto refuses = [&](const std::string& options, int code, const std::string& why) {

@@ -105,6 +105,21 @@ class StepBench {
   SplitMix random_{1};
 };
 
+// Both passes stay among the positions that the model was made for.
+Result<void> check_positions(const Options& options, int64_t context_max) {
+  if (options.context >= context_max) {
+    return error(ErrorKind::usage,
+                 "--context: wanted at most {} of the {} tokens the model was made for, got {}",
+                 context_max - 1, context_max, options.context);
+  }
+  if (options.tokens > context_max) {
+    return error(ErrorKind::usage,
+                 "--tokens: wanted at most {}, which the model was made for, got {}", context_max,
+                 options.tokens);
+  }
+  return {};
+}
+
 Result<StepBench> StepBench::open(const Options& options) {
   const KernelTable* kernels = find_kernels(options.kernels.c_str());
   if (kernels == nullptr) {
@@ -118,6 +133,7 @@ Result<StepBench> StepBench::open(const Options& options) {
   }
   const KvFormat kv_format = *kv_format_from(options.kv_format);  // the command line saw to it
   const ModelSizes sizes = TRY(model_sizes(bench.container_, false, kv_format));
+  TRY(check_positions(options, sizes.context_max));
   bench.key_bytes_ = sizes.key_bytes;
   const int64_t tokens = round_up(options.context + 1, cache_block_tokens) +
                          round_up(options.tokens, cache_block_tokens);
