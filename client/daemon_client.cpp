@@ -3,14 +3,12 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
-#include <climits>
 #include <cstring>
 #include <utility>
 
+#include "platform/file.h"
 #include "platform/unix_socket.h"
 
 namespace glmd {
@@ -24,11 +22,6 @@ Error connect_error(const std::string& path) {
 }
 
 }  // namespace
-
-int64_t DaemonClient::now_ms() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
 
 Result<DaemonClient> DaemonClient::connect(const std::string& socket_path) {
   const sockaddr_un address = TRY_CONTEXT(unix_address(socket_path, ErrorKind::usage), socket_path);
@@ -89,9 +82,7 @@ Result<std::optional<protocol::Reply>> DaemonClient::receive(std::optional<int64
 }
 
 Result<bool> DaemonClient::wait_for(short events, std::optional<int64_t> deadline_ms) {
-  pollfd descriptor{descriptor_, events, 0};
-  const int64_t left = deadline_ms ? std::clamp<int64_t>(*deadline_ms - now_ms(), 0, INT_MAX) : -1;
-  const int count = ::poll(&descriptor, 1, static_cast<int>(left));
+  const int count = poll_until(descriptor_, events, deadline_ms);
   if (count < 0 && errno != EINTR) return error(ErrorKind::io, "poll: {}", std::strerror(errno));
   return count > 0;
 }

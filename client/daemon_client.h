@@ -20,13 +20,11 @@ class DaemonClient {
   DaemonClient& operator=(DaemonClient&& other) noexcept;
   ~DaemonClient();
 
-  // Both wait at most until `deadline_ms` (of now_ms; unset: for ever); a signal ends a wait early.
-  // False: then not all was sent, and nothing more can be.
+  // Both wait at most until `deadline_ms` (of steady_ms(); unset: for ever); a signal ends a wait
+  // early. False: then not all was sent, and nothing more can be.
   Result<bool> send(const protocol::Request& request, std::optional<int64_t> deadline_ms);
   // Nothing: no reply until then. The end of the stream is an error.
   Result<std::optional<protocol::Reply>> receive(std::optional<int64_t> deadline_ms);
-
-  static int64_t now_ms();
 
  private:
   explicit DaemonClient(int descriptor) : descriptor_(descriptor) {}

@@ -4,6 +4,8 @@
 
 #include "client/cli/status.h"
 #include "client/daemon_client.h"
+#include "platform/clock.h"
+#include "platform/file.h"
 #include "platform/json.h"
 #include "protocol/limits.h"
 #include "protocol/quoting.h"
@@ -34,9 +36,9 @@ Result<std::string> read_question(const AskOptions& options, std::optional<int64
     words += word;
   }
   std::string question = std::move(words);
-  if (wants_stdin) append_part(question, TRY(read_stdin(input_bytes_max, deadline_ms)));
+  if (wants_stdin) append_part(question, TRY(read_standard_input(input_bytes_max, deadline_ms)));
   for (const std::string& path : options.files) {
-    append_part(question, TRY(read_file_or_pipe(path, input_bytes_max, deadline_ms)));
+    append_part(question, TRY(read_input(path, input_bytes_max, deadline_ms)));
   }
   if (question.empty()) return error(ErrorKind::usage, "no prompt: give words, -f FILE or stdin");
   return question;
@@ -172,7 +174,7 @@ struct Conversation {
   Result<int> hold(const protocol::Submit& submit) {
     const bool is_sent = TRY(client.send(submit, deadline_ms));
     if (!is_sent) {
-      const bool is_late = deadline_ms && DaemonClient::now_ms() >= *deadline_ms;
+      const bool is_late = deadline_ms && steady_ms() >= *deadline_ms;
       interruption = is_late ? Interruption::timeout : Interruption::signal;
       return end_interrupted();
     }
@@ -189,11 +191,11 @@ struct Conversation {
   // Asks glmd to cancel once; a second interrupt or silence ends the wait. True: give up.
   Result<bool> interrupt() {
     const bool is_signal = interrupt_count() > 0;
-    const bool is_late = deadline_ms && DaemonClient::now_ms() >= *deadline_ms;
+    const bool is_late = deadline_ms && steady_ms() >= *deadline_ms;
     if (interruption != Interruption::none) return is_late || interrupt_count() > 1;
     if (!is_signal && !is_late) return false;
     interruption = is_signal ? Interruption::signal : Interruption::timeout;
-    deadline_ms = DaemonClient::now_ms() + cancel_limit_ms;
+    deadline_ms = steady_ms() + cancel_limit_ms;
     const bool is_sent = TRY(client.send(protocol::Cancel{request_id}, deadline_ms));
     return !is_sent;
   }
@@ -228,8 +230,7 @@ struct Conversation {
 Result<int> converse(const AskOptions& options, Answer& answer) {
   std::optional<int64_t> deadline_ms;
   if (options.timeout_s) {
-    deadline_ms =
-        DaemonClient::now_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
+    deadline_ms = steady_ms() + static_cast<int64_t>(std::ceil(*options.timeout_s * 1000));
   }
   protocol::Submit submit;
   submit.id = request_id;

@@ -13,6 +13,7 @@
 
 #include "client/cli/terminal.h"
 #include "client/daemon_client.h"
+#include "platform/clock.h"
 #include "platform/json.h"
 
 namespace glmd {
@@ -27,7 +28,7 @@ constexpr int poll_interval_ms = 200;
 Result<std::string> query(const std::string& socket_path, const protocol::Request& request,
                           int64_t limit_ms = answer_limit_ms) {
   DaemonClient client = TRY(DaemonClient::connect(socket_path));
-  const int64_t deadline_ms = DaemonClient::now_ms() + limit_ms;
+  const int64_t deadline_ms = steady_ms() + limit_ms;
   const bool is_sent = TRY(client.send(request, deadline_ms));
   if (!is_sent) return error(ErrorKind::busy, "glmd does not read");
   const auto reply = TRY(client.receive(deadline_ms));
@@ -191,14 +192,14 @@ Result<int> print_doctor(const std::string& socket_path, bool is_json) {
 }
 
 Result<int> ping(const std::string& socket_path) {
-  const int64_t begin_ms = DaemonClient::now_ms();
+  const int64_t begin_ms = steady_ms();
   const std::string text = TRY(query(socket_path, protocol::Ping{}));
   auto answer = parse_json(text, "PING answer");
   if (!answer.ok()) return error(ErrorKind::protocol, "{}", answer.error().message);
   const Json* state = answer.value().is_object() ? answer.value().find("state") : nullptr;
   TRY(write_answer(fmt::format(
       "{} {} ms\n", state && state->is_string() ? printable(state->as_string()) : "alive",
-      DaemonClient::now_ms() - begin_ms)));
+      steady_ms() - begin_ms)));
   return 0;
 }
 
@@ -206,14 +207,14 @@ Result<int> wait_until_ready(const std::string& socket_path, std::optional<doubl
   count_interrupts();
   bool has_told = false;
   std::optional<int64_t> deadline_ms;
-  if (timeout_s) deadline_ms = DaemonClient::now_ms() + static_cast<int64_t>(*timeout_s * 1000);
+  if (timeout_s) deadline_ms = steady_ms() + static_cast<int64_t>(*timeout_s * 1000);
   int64_t limit_least_ms = first_answer_limit_ms;  // so that a limit of 0 asks once
   while (interrupt_count() == 0) {
-    const int64_t left_ms = deadline_ms ? *deadline_ms - DaemonClient::now_ms() : answer_limit_ms;
+    const int64_t left_ms = deadline_ms ? *deadline_ms - steady_ms() : answer_limit_ms;
     const auto hindrance = TRY(find_hindrance(
         socket_path, std::clamp(left_ms, std::exchange(limit_least_ms, 0), answer_limit_ms)));
     if (!hindrance) return 0;
-    if (deadline_ms && DaemonClient::now_ms() >= *deadline_ms) {
+    if (deadline_ms && steady_ms() >= *deadline_ms) {
       return error(ErrorKind::timeout, "not ready within {} s: {}", *timeout_s, *hindrance);
     }
     // A mistyped path is waited for as well: say what for, unless the end will.

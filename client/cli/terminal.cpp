@@ -1,20 +1,14 @@
 #include "client/cli/terminal.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
-#include "client/daemon_client.h"
 #include "platform/file.h"
 
 namespace glmd {
@@ -27,47 +21,13 @@ bool write_all(int descriptor, std::string_view text) {
     const ssize_t count = ::write(descriptor, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) {  // a terminal or pipe that someone else made non-blocking
-      pollfd ready{descriptor, POLLOUT, 0};
-      ::poll(&ready, 1, -1);
+      poll_until(descriptor, POLLOUT, {});
       continue;
     }
     if (count < 0) return false;
     text.remove_prefix(static_cast<size_t>(count));
   }
   return true;
-}
-
-// Regular files are always ready. A pipe whose last writer left is, too: its end is read.
-Result<void> wait_for_input(int descriptor, const std::string& name,
-                            std::optional<int64_t> deadline_ms) {
-  while (true) {
-    const int64_t left_ms =
-        deadline_ms ? std::clamp<int64_t>(*deadline_ms - DaemonClient::now_ms(), 0, INT_MAX) : -1;
-    pollfd ready{descriptor, POLLIN, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(left_ms));
-    if (count > 0) return {};
-    if (count == 0 && DaemonClient::now_ms() >= *deadline_ms) {
-      return error(ErrorKind::timeout, "{}: time is up before its end", name);
-    }
-    if (count < 0 && errno != EINTR) return file_error(name, "wait");
-  }
-}
-
-Result<std::string> read_to_end(int descriptor, const std::string& name, int64_t bytes_max,
-                                std::optional<int64_t> deadline_ms) {
-  std::string text;
-  std::array<char, 65536> bytes;
-  while (true) {
-    TRY(wait_for_input(descriptor, name, deadline_ms));
-    const ssize_t count = ::read(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count < 0) return file_error(name, "read");
-    if (count == 0) return text;
-    text.append(bytes.data(), static_cast<size_t>(count));
-    if (std::ssize(text) > bytes_max) {
-      return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got more", name, bytes_max);
-    }
-  }
 }
 
 bool is_set(const char* name) {
@@ -104,19 +64,6 @@ bool is_stdin_piped() {
   struct stat status {};
   if (fstat(STDIN_FILENO, &status) != 0) return false;
   return S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode);
-}
-
-Result<std::string> read_stdin(int64_t bytes_max, std::optional<int64_t> deadline_ms) {
-  return read_to_end(STDIN_FILENO, "standard input", bytes_max, deadline_ms);
-}
-
-Result<std::string> read_file_or_pipe(const std::string& path, int64_t bytes_max,
-                                      std::optional<int64_t> deadline_ms) {
-  // Opening a pipe would wait for its writer, without a limit.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return file_error(path, "open");
-  const File file(descriptor, path);  // closes it
-  return read_to_end(descriptor, path, bytes_max, deadline_ms);
 }
 
 std::string printable(std::string_view text) {

@@ -20,11 +20,6 @@ bool has_color(Color color);
 void write_thought(std::string_view text, bool is_dim);  // to stderr
 bool is_stderr_terminal();
 bool is_stdin_piped();  // a pipe, file or socket: something that a shell connected on purpose
-// To their end. A pipe is waited for, at most until `deadline_ms` (of DaemonClient::now_ms()): then
-// `timeout`.
-Result<std::string> read_stdin(int64_t bytes_max, std::optional<int64_t> deadline_ms);
-Result<std::string> read_file_or_pipe(const std::string& path, int64_t bytes_max,
-                                      std::optional<int64_t> deadline_ms);
 
 // What others wrote, as one line that moves no cursor: control characters become \n, \x1b and so
 // on.

@@ -23,6 +23,11 @@ class SteadyClock : public Clock {
   }
 };
 
+// What deadlines count in.
+inline int64_t steady_ms() {
+  return SteadyClock().now_ns() / 1'000'000;
+}
+
 // Thread: one; it is for tests.
 class ManualClock : public Clock {
  public:

@@ -2,15 +2,19 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+
+#include "platform/clock.h"
 
 namespace glmd {
 namespace {
@@ -174,37 +178,70 @@ Result<void> File::sync() {
   return {};
 }
 
-static Result<std::string> read_to_end(const File& file, int64_t bytes_max) {
-  const std::string& path = file.path();
-  const int64_t size_bytes = TRY(file.size_bytes());  // 0 of a pipe and in /proc
+int poll_until(int descriptor, short events, std::optional<int64_t> deadline_ms) {
+  const int64_t left_ms =
+      deadline_ms ? std::clamp<int64_t>(*deadline_ms - steady_ms(), 0, INT_MAX) : -1;
+  pollfd one{descriptor, events, 0};
+  return ::poll(&one, 1, static_cast<int>(left_ms));
+}
+
+// Regular files are always ready. A pipe whose last writer left is, too: its end is read.
+static Result<void> wait_for_input(int descriptor, const std::string& name,
+                                   std::optional<int64_t> deadline_ms) {
+  while (true) {
+    const int count = poll_until(descriptor, POLLIN, deadline_ms);
+    if (count > 0) return {};
+    if (count < 0 && errno != EINTR) return file_error(name, "wait");
+    if (deadline_ms && steady_ms() >= *deadline_ms) {
+      return error(ErrorKind::timeout, "{}: time is up before its end", name);
+    }
+  }
+}
+
+// `size_bytes` is what is expected: 0 of a pipe and in /proc.
+static Result<std::string> read_to_end(int descriptor, const std::string& name, int64_t size_bytes,
+                                       int64_t bytes_max, std::optional<int64_t> deadline_ms) {
   if (size_bytes > bytes_max) {
-    return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, bytes_max,
+    return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", name, bytes_max,
                  size_bytes);
   }
   std::string content;
   size_t end = 0;
   while (true) {
+    TRY(wait_for_input(descriptor, name, deadline_ms));
     // One byte more than the file is said to have tells its end.
     content.resize(std::max(end + file_step_bytes, static_cast<size_t>(size_bytes) + 1));
-    const ssize_t got = ::read(file.descriptor(), content.data() + end, content.size() - end);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file_error(path, "read");
+    const ssize_t got = ::read(descriptor, content.data() + end, content.size() - end);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got < 0) return file_error(name, "read");
     if (got == 0) break;
     end += static_cast<size_t>(got);
     if (static_cast<int64_t>(end) > bytes_max) {
-      return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got more", path, bytes_max);
+      return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got more", name, bytes_max);
     }
   }
   content.resize(end);
   return content;
 }
 
-Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
-  return read_to_end(TRY(File::open_read_only(path)), bytes_max);
+static Result<std::string> read_whole(const File& file, int64_t bytes_max,
+                                      std::optional<int64_t> deadline_ms) {
+  return read_to_end(file.descriptor(), file.path(), TRY(file.size_bytes()), bytes_max,
+                     deadline_ms);
 }
 
-Result<std::string> read_input(const std::string& path, int64_t bytes_max) {
-  return read_to_end(TRY(open_file(path, O_RDONLY, false)), bytes_max);
+Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
+  return read_whole(TRY(File::open_read_only(path)), bytes_max, {});
+}
+
+Result<std::string> read_input(const std::string& path, int64_t bytes_max,
+                               std::optional<int64_t> deadline_ms) {
+  // Opening a pipe would wait for its writer, without a limit.
+  return read_whole(TRY(open_file(path, O_RDONLY | O_NONBLOCK, false)), bytes_max, deadline_ms);
+}
+
+Result<std::string> read_standard_input(int64_t bytes_max, std::optional<int64_t> deadline_ms) {
+  return read_to_end(STDIN_FILENO, "standard input", 0, bytes_max, deadline_ms);
 }
 
 static Result<void> write_new_file(const std::string& path, std::string_view content,

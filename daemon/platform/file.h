@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,8 +54,13 @@ class File {
 
 // Up to its end, also where that is known only then (/proc). A regular file.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
-// The same of what a user named for input: a pipe or a terminal is waited for.
-Result<std::string> read_input(const std::string& path, int64_t bytes_max);
+// The same of what a user named for input: a pipe or a terminal is waited for, at most until
+// `deadline_ms` of steady_ms() (unset: for ever), then `timeout`.
+Result<std::string> read_input(const std::string& path, int64_t bytes_max,
+                               std::optional<int64_t> deadline_ms = {});
+Result<std::string> read_standard_input(int64_t bytes_max, std::optional<int64_t> deadline_ms = {});
+// poll() of one descriptor, at most until then.
+int poll_until(int descriptor, short events, std::optional<int64_t> deadline_ms);
 // Writes beside `path`, syncs, renames: readers see the old file or the whole new one. Where that
 // fails, nothing is left beside it.
 Result<void> write_file_atomically(const std::string& path, std::string_view content,

@@ -173,7 +173,7 @@ TEST_F(ToolPrograms, input_that_cannot_be_read_is_not_empty) {
   for (const std::string command : {"tokenize", "detokenize --lines", "render"}) {
     const Outcome folder = run("glmd-inspect " + command + " " + model_, "</tmp");
     EXPECT_EQ(folder.code, 74) << command;
-    EXPECT_THAT(folder.output, HasSubstr("glmd-inspect: standard input: Is a directory"));
+    EXPECT_THAT(folder.output, HasSubstr("glmd-inspect: standard input: read: Is a directory"));
     EXPECT_EQ(run("glmd-inspect " + command + " " + model_, "<&-").code, 74) << command;
   }
   EXPECT_EQ(run("glmd-inspect tokenize " + model_, "</dev/null").output, "[]\n");

@@ -1,9 +1,15 @@
 #include "platform/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#include <array>
+#include <thread>
+
+#include "platform/clock.h"
 #include "tests/support/temporary_folder.h"
 
 namespace glmd {
@@ -26,6 +32,27 @@ TEST(File, what_is_not_there_is_missing_input_or_a_place_that_cannot_be_written)
   EXPECT_EQ(read_input(folder / "none", 1).error().kind, ErrorKind::not_found);
   EXPECT_EQ(File::create(folder / "none/new").error().kind, ErrorKind::io);
   EXPECT_EQ(free_bytes(folder / "none").error().kind, ErrorKind::io);
+}
+
+TEST(File, a_pipe_is_read_to_its_end_or_until_time_is_up) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(read_file(pipe, 10).error().kind, ErrorKind::bad_input) << "nothing waits here";
+  EXPECT_EQ(read_input(pipe, 10, steady_ms()).error().kind, ErrorKind::timeout) << "no writer";
+  File writer(::open(pipe.c_str(), O_RDWR | O_CLOEXEC), pipe);
+  ASSERT_TRUE(writer.write(std::array<uint8_t, 3>{'a', 'b', 'c'}).ok());
+  EXPECT_EQ(read_input(pipe, 10, steady_ms() + 10).error().kind, ErrorKind::timeout) << "no end";
+  ASSERT_TRUE(writer.write(std::array<uint8_t, 3>{'d', 'e', 'f'}).ok());
+  EXPECT_EQ(read_input(pipe, 2).error().message, pipe + ": wanted at most 2 bytes, got more");
+  std::thread late([&] {
+    ASSERT_TRUE(writer.write(std::array<uint8_t, 3>{'g', 'h', 'i'}).ok());
+    int waiting_bytes = 3;
+    while (waiting_bytes > 0) ::ioctl(writer.descriptor(), FIONREAD, &waiting_bytes);
+    writer = File();
+  });
+  EXPECT_EQ(read_input(pipe, 10).value(), "ghi");
+  late.join();
 }
 
 TEST(FreeSpace, a_reserve_is_left_free) {

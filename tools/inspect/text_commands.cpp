@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/file.h"
 #include "platform/json.h"
 #include "platform/standard_streams.h"
 #include "text/chat_template.h"
@@ -37,18 +37,8 @@ using Transform = std::function<Result<std::string>(std::string_view)>;
 // After the last read: whether that was the end, or a failure that looks like it.
 Result<void> check_standard_input() {
   if (std::ferror(stdin) == 0) return {};
-  return error(ErrorKind::io, "standard input: {}",
+  return error(ErrorKind::io, "standard input: read: {}",
                errno != 0 ? std::strerror(errno) : "a read failed");
-}
-
-Result<std::string> read_standard_input() {
-  std::string text;
-  std::array<char, 65536> buffer;
-  errno = 0;
-  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), stdin))
-    text.append(buffer.data(), got);
-  TRY(check_standard_input());
-  return text;
 }
 
 void print(std::string_view text) {
@@ -65,7 +55,7 @@ int report(const Error& failure) {
 // failure's.
 int run(const TextOptions& options, const Transform& transform) {
   if (!options.by_lines) {
-    const Result<std::string> input = read_standard_input();
+    const Result<std::string> input = read_standard_input(INT64_MAX);
     if (!input.ok()) return report(input.error());
     const Result<std::string> output = transform(input.value());
     if (!output.ok()) return report(output.error());
