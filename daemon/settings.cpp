@@ -35,107 +35,72 @@ Result<std::string> parse_path(std::string_view name, const std::string& text) {
   return text;
 }
 
-// Every key once: how its text becomes a setting.
-using Setter = std::function<Result<void>(Settings&, const std::string&)>;
+std::optional<std::string> kernels_from(std::string_view name) {
+  if (name != "auto" && name != "scalar" && name != "avx2" && name != "avx512") return std::nullopt;
+  return std::string(name);
+}
 
+std::optional<bool> switch_from(std::string_view name) {
+  if (name != "on" && name != "off") return std::nullopt;
+  return name == "on";
+}
+
+// How the text of a key becomes a setting; what is wrong with it is told with the key.
+using Setter =
+    std::function<Result<void>(Settings&, std::string_view key, const std::string& text)>;
+
+template <typename Target>
+Setter path(Target Settings::*setting) {
+  return [=](Settings& settings, std::string_view key, const std::string& text) -> Result<void> {
+    settings.*setting = TRY(parse_path(key, text));
+    return {};
+  };
+}
+
+template <typename Count>
+Setter count(std::optional<Count> Settings::*setting, int64_t least, int64_t most) {
+  return [=](Settings& settings, std::string_view key, const std::string& text) -> Result<void> {
+    settings.*setting = static_cast<Count>(TRY(parse_count(key, text, least, most)));
+    return {};
+  };
+}
+
+template <typename Choice>
+Setter choice(Choice Settings::*setting, std::optional<Choice> (*parse)(std::string_view),
+              const char* names) {
+  return [=](Settings& settings, std::string_view key, const std::string& text) -> Result<void> {
+    const std::optional<Choice> chosen = parse(text);
+    if (!chosen) {
+      return error(ErrorKind::config, "{}: wanted {}, got \"{}\"", key, names, text);
+    }
+    settings.*setting = *chosen;
+    return {};
+  };
+}
+
+Result<void> set_memory(Settings& settings, std::string_view key, const std::string& text) {
+  settings.memory_bytes = TRY_CONTEXT(parse_bytes(text), key);
+  return {};
+}
+
+// Every key once.
 const std::map<std::string, Setter, std::less<>>& setters() {
   static const std::map<std::string, Setter, std::less<>> table = {
-      {"model",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.model = TRY(parse_path("model", text));
-         return {};
-       }},
-      {"socket",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.socket = TRY(parse_path("socket", text));
-         return {};
-       }},
-      {"memory",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.memory_bytes = TRY_CONTEXT(parse_bytes(text), "memory");
-         return {};
-       }},
-      {"context",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.context_tokens = TRY(parse_count("context", text, 16, 1 << 24));
-         return {};
-       }},
-      {"sessions",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.sessions = TRY(parse_count("sessions", text, 1, 4096));
-         return {};
-       }},
-      {"threads",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.threads = static_cast<int>(TRY(parse_count("threads", text, 1, 1024)));
-         return {};
-       }},
-      {"kernels",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         if (text != "auto" && text != "scalar" && text != "avx2" && text != "avx512") {
-           return error(ErrorKind::config,
-                        "kernels: wanted auto, scalar, avx2 or avx512, got \"{}\"", text);
-         }
-         s.kernels = text;
-         return {};
-       }},
-      {"state-directory",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.state_directory = TRY(parse_path("state-directory", text));
-         return {};
-       }},
-      {"usage-history",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         if (text != "on" && text != "off") {
-           return error(ErrorKind::config, "usage-history: wanted on or off, got \"{}\"", text);
-         }
-         s.keeps_usage_history = text == "on";
-         return {};
-       }},
-      {"trace-routing",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         s.trace_routing = TRY(parse_path("trace-routing", text));
-         return {};
-       }},
-      {"reader",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         const std::optional<ReaderKind> kind = reader_kind_from(text);
-         if (!kind) {
-           return error(ErrorKind::config, "reader: wanted auto, io_uring or threads, got \"{}\"",
-                        text);
-         }
-         s.reader = *kind;
-         return {};
-       }},
-      {"look-ahead",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         const std::optional<LookAhead> mode = look_ahead_from(text);
-         if (!mode) {
-           return error(ErrorKind::config, "look-ahead: wanted on, off or auto, got \"{}\"", text);
-         }
-         s.look_ahead = *mode;
-         return {};
-       }},
-      {"kv-format",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         const std::optional<KvFormat> format = kv_format_from(text);
-         if (!format) {
-           return error(ErrorKind::config, "kv-format: wanted f16 or int8, got \"{}\"", text);
-         }
-         s.kv_format = *format;
-         return {};
-       }},
+      {"model", path(&Settings::model)},
+      {"socket", path(&Settings::socket)},
+      {"memory", set_memory},
+      {"context", count(&Settings::context_tokens, 16, 1 << 24)},
+      {"sessions", count(&Settings::sessions, 1, 4096)},
+      {"threads", count(&Settings::threads, 1, 1024)},
+      {"kernels", choice(&Settings::kernels, kernels_from, "auto, scalar, avx2 or avx512")},
+      {"state-directory", path(&Settings::state_directory)},
+      {"usage-history", choice(&Settings::keeps_usage_history, switch_from, "on or off")},
+      {"trace-routing", path(&Settings::trace_routing)},
+      {"reader", choice(&Settings::reader, reader_kind_from, "auto, io_uring or threads")},
+      {"look-ahead", choice(&Settings::look_ahead, look_ahead_from, "on, off or auto")},
+      {"kv-format", choice(&Settings::kv_format, kv_format_from, "f16 or int8")},
       {"log-level",
-       [](Settings& s, const std::string& text) -> Result<void> {
-         const std::optional<LogLevel> level = log_level_from(text);
-         if (!level) {
-           return error(ErrorKind::config,
-                        "log-level: wanted error, warning, notice, info or debug, got \"{}\"",
-                        text);
-         }
-         s.log_level = *level;
-         return {};
-       }},
+       choice(&Settings::log_level, log_level_from, "error, warning, notice, info or debug")},
   };
   return table;
 }
@@ -180,7 +145,7 @@ Result<void> read_config(const std::string& path, Settings& settings) {
       return error(ErrorKind::config, "{}: line {}: {}: wanted a string or a whole number", path,
                    line, name);
     }
-    TRY_CONTEXT(setter->second(settings, value), fmt::format("{}: line {}", path, line));
+    TRY_CONTEXT(setter->second(settings, name, value), fmt::format("{}: line {}", path, line));
   }
   return {};
 }
@@ -255,7 +220,7 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   if (settings.config) TRY(read_config(*settings.config, settings));
   for (const auto& [name, value] : given) {
     if (app.count("--" + name) == 0) continue;
-    const Result<void> result = setters().at(name)(settings, value);
+    const Result<void> result = setters().at(name)(settings, name, value);
     if (!result.ok()) return error(ErrorKind::usage, "--{}", result.error().message);
   }
   const char* state_directories = std::getenv("STATE_DIRECTORY");  // systemd's, with colons between
