@@ -67,6 +67,8 @@ TEST_F(ToolPrograms, wrong_options_are_named_with_what_is_possible) {
   EXPECT_THAT(run("glmd-convert --help").output, testing::Not(HasSubstr("\x03")));
   EXPECT_THAT(run("glmd-inspect foo").output, HasSubstr("foo"));
   EXPECT_EQ(run("glmd-inspect").code, 64);
+  EXPECT_THAT(run("glmd-bench kernels --kernels foo").output,
+              HasSubstr("--kernels: this CPU has no table \"foo\""));
   EXPECT_THAT(run("glmd-replay").output, HasSubstr("glmd-replay: nothing to replay"));
 }
 
@@ -79,6 +81,7 @@ TEST_F(ToolPrograms, numbers_that_are_none_are_refused) {
   refuses("glmd-convert --latent-norm-eps nan a b", "1e-30 to 0.1, got \"nan\"");
   refuses("glmd-convert --threads 1e2 a b", "1 to 1024, got \"1e2\"");
   refuses("glmd-bench reads --folder /tmp --seconds nan", "0.05 to 3600, got \"nan\"");
+  refuses("glmd-bench step --model x --threads 010x", "1 to 1024, got \"010x\"");
   refuses("glmd-bench stream --model x --cached nan", "0.001 to 1, got \"nan\"");
   refuses("glmd-bench stream --model x --recall nan", "0.6 to 0.88, got \"nan\"");
   refuses("glmd-make-model --seed -1 a", "0 to 18446744073709551615, got \"-1\"");

@@ -307,10 +307,7 @@ void bench_all(const KernelTable& kernels, int thread_count, const Options& opti
 }
 
 Result<void> run(const Options& options) {
-  const KernelTable* kernels = find_kernels(options.kernels.c_str());
-  if (kernels == nullptr) {
-    return error(ErrorKind::usage, "--kernels: this CPU has no table \"{}\"", options.kernels);
-  }
+  const KernelTable* kernels = TRY(kernels_named(options.kernels));
   for (const int threads : options.threads) bench_all(*kernels, threads, options);
   return {};
 }

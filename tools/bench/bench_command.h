@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
+#include "kernels/kernel_table.h"
 #include "platform/result.h"
 
 namespace glmd {
@@ -12,5 +14,13 @@ struct BenchCommand {
   CLI::App* app = nullptr;  // says whether the user chose it
   std::function<Result<void>()> run;
 };
+
+// The table that --kernels names.
+inline Result<const KernelTable*> kernels_named(const std::string& name) {
+  const KernelTable* kernels = find_kernels(name.c_str());
+  if (kernels == nullptr)
+    return error(ErrorKind::usage, "--kernels: this CPU has no table \"{}\"", name);
+  return kernels;
+}
 
 }  // namespace glmd

@@ -197,10 +197,7 @@ void bench_one(SliceBench& bench, const BenchActivations& x, const Varied& varie
 }
 
 Result<void> run(const Options& options) {
-  const KernelTable* kernels = find_kernels(options.kernels.c_str());
-  if (kernels == nullptr) {
-    return error(ErrorKind::usage, "--kernels: this CPU has no table \"{}\"", options.kernels);
-  }
+  const KernelTable* kernels = TRY(kernels_named(options.kernels));
   const PeakLoops& peak = find_peak_loops(kernels->name);
   for (const std::string& format : options.formats) {
     const BenchMatrix matrix(format_of(format));

@@ -13,6 +13,7 @@
 #include "platform/cpu.h"
 #include "platform/random.h"
 #include "storage/container.h"
+#include "tools/command_line.h"
 
 namespace glmd {
 namespace {
@@ -121,10 +122,7 @@ Result<void> check_positions(const Options& options, int64_t context_max) {
 }
 
 Result<StepBench> StepBench::open(const Options& options) {
-  const KernelTable* kernels = find_kernels(options.kernels.c_str());
-  if (kernels == nullptr) {
-    return error(ErrorKind::usage, "--kernels: this CPU has no table \"{}\"", options.kernels);
-  }
+  const KernelTable* kernels = TRY(kernels_named(options.kernels));
   StepBench bench(options, TRY(Container::open(options.model)), *kernels);
   if (options.pins) bench.processors_ = compute_processors();
   if (options.pins && static_cast<int>(bench.processors_.size()) < options.threads) {
@@ -376,12 +374,12 @@ BenchCommand add_step_command(CLI::App& parent) {
   app->add_option("--kv", options->kv_format, "keys of attention: f16 or int8")
       ->check(CLI::IsMember({"f16", "int8"}));
   app->add_option("--threads", options->threads, "threads that compute")
-      ->check(CLI::Range(1, 1024));
+      ->transform(within(1, 1024));
   app->add_option("--context", options->context, "tokens before the decode step")
-      ->check(CLI::Range(0, 1 << 20));
-  app->add_option("--tokens", options->tokens, "rows of the prefill")->check(CLI::Range(1, 4096));
+      ->transform(within(0, 1 << 20));
+  app->add_option("--tokens", options->tokens, "rows of the prefill")->transform(within(1, 4096));
   app->add_option("--repetitions", options->repetitions, "medians are of so many")
-      ->check(CLI::Range(1, 1000));
+      ->transform(within(1, 1000));
   app->add_flag("--pin", options->pins, "keep each thread on a core of its own");
   app->add_flag("--json", options->as_json, "one object a line");
   return {app, [options]() -> Result<void> {
