@@ -238,4 +238,16 @@ Result<Json> read_json_file(const std::string& path, int64_t bytes_max) {
   return parse_json(text, path);
 }
 
+Error wrong_value(std::string_view what, std::string_view name, std::string_view wanted,
+                  const Json* got) {
+  return error(ErrorKind::bad_input, "{}: {}: wanted {}, got {}", what, name, wanted, shown(got));
+}
+
+std::string shown(const Json* value) {
+  if (value == nullptr) return "nothing";
+  std::string text = value->to_string();
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
 }  // namespace glmd

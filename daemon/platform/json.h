@@ -84,6 +84,11 @@ class Json {
 Result<Json> parse_json(std::string_view text, std::string_view what, int depth_max = 128);
 Result<Json> read_json_file(const std::string& path, int64_t bytes_max);
 
+// "WHAT: NAME: wanted WANTED, got VALUE": at most 60 bytes of it, "nothing" where there is none.
+Error wrong_value(std::string_view what, std::string_view name, std::string_view wanted,
+                  const Json* got);
+std::string shown(const Json* value);
+
 void append_json_string(std::string& out, std::string_view text);  // with quotes
 
 }  // namespace glmd

@@ -13,13 +13,6 @@ constexpr int64_t layers_max = 1024;
 constexpr int64_t experts_max = int64_t{1} << 18;  // of all layers together
 constexpr int64_t token_max = (int64_t{1} << 24) - 1;
 
-std::string shown(const Json* value) {
-  if (value == nullptr) return "nothing";
-  std::string text = value->to_string();
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
-
 const Json* present(const Json& config, std::string_view name) {
   const Json* value = config.find(name);
   return value != nullptr && value->is_null() ? nullptr : value;
@@ -68,10 +61,7 @@ class Reader {
   }
 
   void fail(std::string_view name, std::string_view wanted, const Json* got) {
-    if (!error_) {
-      error_ =
-          error(ErrorKind::bad_input, "{}: {}: wanted {}, got {}", what_, name, wanted, shown(got));
-    }
+    if (!error_) error_ = wrong_value(what_, name, wanted, got);
   }
 
   bool failed() const { return error_.has_value(); }

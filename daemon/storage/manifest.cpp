@@ -12,18 +12,6 @@
 namespace glmd {
 namespace {
 
-std::string shown(const Json* value) {
-  if (value == nullptr) return "nothing";
-  std::string text = value->to_string();
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
-
-Error wrong(std::string_view what, std::string_view name, std::string_view wanted,
-            const Json* got) {
-  return error(ErrorKind::bad_input, "{}: {}: wanted {}, got {}", what, name, wanted, shown(got));
-}
-
 template <size_t count>
 Json table_json(const int8_t (&table)[count]) {
   std::vector<Json> items;
@@ -37,7 +25,7 @@ Json tables_json() {
 
 Result<std::string> read_string(const Json& json, std::string_view name, std::string_view what) {
   const Json* value = json.find(name);
-  if (value == nullptr || !value->is_string()) return wrong(what, name, "a string", value);
+  if (value == nullptr || !value->is_string()) return wrong_value(what, name, "a string", value);
   return value->as_string();
 }
 
@@ -45,7 +33,7 @@ Result<int64_t> read_size(const Json& json, std::string_view name, std::string_v
   const Json* value = json.find(name);
   if (value == nullptr || !value->is_integer() || value->is_unsigned_above_int64() ||
       value->as_integer() < 0)
-    return wrong(what, name, "a size", value);
+    return wrong_value(what, name, "a size", value);
   return value->as_integer();
 }
 
@@ -74,12 +62,13 @@ Result<Manifest::TensorEntry> read_tensor(const Json& json, const std::string& w
     entry.format = static_cast<BlockFormat>(i);
     format_known = true;
   }
-  if (!layout_known) return wrong(what, "layout", "a known layout", json.find("layout"));
-  if (!format_known) return wrong(what, "format", "a known block format", json.find("format"));
+  if (!layout_known) return wrong_value(what, "layout", "a known layout", json.find("layout"));
+  if (!format_known)
+    return wrong_value(what, "format", "a known block format", json.find("format"));
   entry.rows = TRY(read_size(json, "rows", what));
   entry.columns = TRY(read_size(json, "columns", what));
   const std::optional<uint64_t> hash = parse_hash(json.find("hash"));
-  if (!hash) return wrong(what, "hash", "16 hexadecimal digits", json.find("hash"));
+  if (!hash) return wrong_value(what, "hash", "16 hexadecimal digits", json.find("hash"));
   entry.hash = *hash;
   return entry;
 }
@@ -88,16 +77,16 @@ Result<void> read_files(const Json& json, std::string_view what, Manifest& manif
   const Json* files = json.find("files");
   if (files == nullptr || !files->is_array() || files->items().empty() ||
       files->items().size() > 100000)
-    return wrong(what, "files", "a list of files", files);
+    return wrong_value(what, "files", "a list of files", files);
   for (const Json& item : files->items()) {
-    if (!item.is_object()) return wrong(what, "files", "objects", &item);
+    if (!item.is_object()) return wrong_value(what, "files", "objects", &item);
     Manifest::FileEntry entry;
     entry.name = TRY(read_string(item, "name", what));
     entry.bytes = TRY(read_size(item, "bytes", what));
     if (!is_file_name(entry.name))
-      return wrong(what, "files: name", "the name of a .safetensors file", item.find("name"));
+      return wrong_value(what, "files: name", "the name of a .safetensors file", item.find("name"));
     for (const auto& other : manifest.files) {
-      if (other.name == entry.name) return wrong(what, "files", "each file once", &item);
+      if (other.name == entry.name) return wrong_value(what, "files", "each file once", &item);
     }
     manifest.files.push_back(std::move(entry));
   }
@@ -108,21 +97,22 @@ Result<void> read_files(const Json& json, std::string_view what, Manifest& manif
 Result<void> read_accompanying(const Json& json, std::string_view what, Manifest& manifest) {
   const Json* list = json.find("accompanying");
   if (list == nullptr) return {};
-  if (!list->is_array()) return wrong(what, "accompanying", "a list of files", list);
+  if (!list->is_array()) return wrong_value(what, "accompanying", "a list of files", list);
   for (const Json& item : list->items()) {
-    if (!item.is_object()) return wrong(what, "accompanying", "objects", &item);
+    if (!item.is_object()) return wrong_value(what, "accompanying", "objects", &item);
     Manifest::AccompanyingFile file;
     file.name = TRY(read_string(item, "name", what));
     file.bytes = TRY(read_size(item, "bytes", what));
     const std::optional<uint64_t> hash = parse_hash(item.find("hash"));
-    if (!hash) return wrong(what, "accompanying: hash", "16 hexadecimal digits", item.find("hash"));
+    if (!hash)
+      return wrong_value(what, "accompanying: hash", "16 hexadecimal digits", item.find("hash"));
     file.hash = *hash;
     const bool is_known = std::any_of(std::begin(accompanying_names), std::end(accompanying_names),
                                       [&](const char* name) { return file.name == name; });
     if (!is_known)
-      return wrong(what, "accompanying: name", "one that we take over", item.find("name"));
+      return wrong_value(what, "accompanying: name", "one that we take over", item.find("name"));
     if (manifest.find_accompanying(file.name) != nullptr)
-      return wrong(what, "accompanying", "each file once", &item);
+      return wrong_value(what, "accompanying", "each file once", &item);
     manifest.accompanying.push_back(std::move(file));
   }
   return {};
@@ -131,7 +121,7 @@ Result<void> read_accompanying(const Json& json, std::string_view what, Manifest
 Result<void> read_version(const Json& json, std::string_view what) {
   const Json* version = json.find("format_version");
   if (version == nullptr || !version->is_integer())
-    return wrong(what, "format_version", "an integer", version);
+    return wrong_value(what, "format_version", "an integer", version);
   if (version->as_integer() == Container::format_version) return {};
   return error(ErrorKind::bad_input,
                "{}: container has format version {}, this glmd reads format version {}; {}", what,
@@ -174,7 +164,7 @@ uint64_t Manifest::identity() const {
   std::string text;
   for (const auto& [name, entry] : tensors)
     text += fmt::format("{} {}\n", name, hash_text(entry.hash));
-  return XXH3_64bits(text.data(), text.size());
+  return hash_bytes(text);
 }
 
 Json Manifest::to_json() const {
@@ -219,34 +209,35 @@ Result<Manifest> Manifest::parse(const Json& json, std::string_view what) {
   Manifest manifest;
   manifest.family = TRY(read_string(json, "family", what));
   if (manifest.family != "glm_moe_dsa")
-    return wrong(what, "family", "\"glm_moe_dsa\"", json.find("family"));
+    return wrong_value(what, "family", "\"glm_moe_dsa\"", json.find("family"));
   const Json* policy = json.find("policy");
-  if (policy == nullptr || !policy->is_object()) return wrong(what, "policy", "an object", policy);
+  if (policy == nullptr || !policy->is_object())
+    return wrong_value(what, "policy", "an object", policy);
   manifest.experts_policy = TRY(read_string(*policy, "experts", what));
   manifest.dense_policy = TRY(read_string(*policy, "dense", what));
   const Json* epsilon = json.find("latent_norm_eps");
   if (epsilon == nullptr || !epsilon->is_number() ||
       !(epsilon->as_real() > 0 && epsilon->as_real() < 1))
-    return wrong(what, "latent_norm_eps", "a number between 0 and 1", epsilon);
+    return wrong_value(what, "latent_norm_eps", "a number between 0 and 1", epsilon);
   manifest.latent_norm_eps = epsilon->as_real();
   const Json* draft = json.find("draft_layer");
   if (draft == nullptr || !draft->is_boolean())
-    return wrong(what, "draft_layer", "true or false", draft);
+    return wrong_value(what, "draft_layer", "true or false", draft);
   manifest.has_draft_layer = draft->as_boolean();
   const Json* tables = json.find("tables");
   if (tables == nullptr || tables->to_string() != tables_json().to_string())
-    return wrong(what, "tables", "the nl4 and nl5 tables of this glmd", tables);
+    return wrong_value(what, "tables", "the nl4 and nl5 tables of this glmd", tables);
   if (const Json* source = json.find("source")) manifest.source = *source;
   TRY(read_accompanying(json, what, manifest));
   TRY(read_files(json, what, manifest));
 
   const Json* tensors = json.find("tensors");
   if (tensors == nullptr || !tensors->is_object())
-    return wrong(what, "tensors", "an object", tensors);
+    return wrong_value(what, "tensors", "an object", tensors);
   for (const auto& [name, entry] : tensors->members()) {
     if (!is_tensor_name(name)) {
       const Json got = Json::string(name);
-      return wrong(what, "tensors", "printable names", &got);
+      return wrong_value(what, "tensors", "printable names", &got);
     }
     const std::string where = fmt::format("{}: tensor {}", what, name);
     if (!manifest.tensors.emplace(name, TRY(read_tensor(entry, where))).second)
@@ -255,8 +246,8 @@ Result<Manifest> Manifest::parse(const Json& json, std::string_view what) {
   const std::optional<uint64_t> identity = parse_hash(json.find("identity"));
   if (!identity || *identity != manifest.identity()) {
     const Json wanted = Json::string(hash_text(manifest.identity()));
-    return wrong(what, "identity", wanted.to_string() + " (of the tensors' hashes)",
-                 json.find("identity"));
+    return wrong_value(what, "identity", wanted.to_string() + " (of the tensors' hashes)",
+                       json.find("identity"));
   }
   return manifest;
 }

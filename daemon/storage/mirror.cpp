@@ -5,6 +5,7 @@
 
 #include "platform/file.h"
 #include "storage/manifest.h"
+#include "storage/safetensors.h"
 
 namespace glmd {
 namespace {
@@ -43,23 +44,27 @@ Json MirrorManifest::to_json() const {
 }
 
 Result<MirrorManifest> MirrorManifest::parse(const Json& json, std::string_view what) {
-  const auto wrong = [&](std::string_view name, std::string_view wanted) {
-    return error(ErrorKind::bad_input, "{}: {}: wanted {}", what, name, wanted);
-  };
-  if (!json.is_object()) return error(ErrorKind::bad_input, "{}: wanted an object", what);
+  if (!json.is_object())
+    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", what, shown(&json));
   const Json* version = json.find("format_version");
   if (version == nullptr || !version->is_integer() || version->as_integer() != format_version) {
-    return wrong("format_version", fmt::format("{}", format_version));
+    return wrong_value(what, "format_version", fmt::format("{}", format_version), version);
   }
   MirrorManifest manifest;
   const std::optional<uint64_t> identity = parse_hash(json.find("identity"));
-  if (!identity) return wrong("identity", "16 hexadecimal digits");
+  if (!identity)
+    return wrong_value(what, "identity", "16 hexadecimal digits", json.find("identity"));
   manifest.identity = *identity;
   const Json* experts = json.find("experts");
-  if (experts == nullptr || !experts->is_object()) return wrong("experts", "an object");
+  if (experts == nullptr || !experts->is_object())
+    return wrong_value(what, "experts", "an object", experts);
   for (const auto& [name, value] : experts->members()) {
+    if (!is_tensor_name(name)) {
+      const Json got = Json::string(name);
+      return wrong_value(what, "experts", "printable names", &got);
+    }
     const std::optional<uint64_t> hash = parse_hash(&value);
-    if (!hash) return wrong("experts: " + name, "16 hexadecimal digits");
+    if (!hash) return wrong_value(what, "experts: " + name, "16 hexadecimal digits", &value);
     manifest.experts[name] = *hash;
   }
   return manifest;

@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include "platform/aligned_memory.h"
+
 namespace glmd {
 namespace {
 
 constexpr int64_t header_bytes_max = int64_t{64} << 20;
 constexpr int64_t data_alignment = 4096;
 constexpr size_t rank_max = 8;
-
-int64_t round_up_to(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-std::string shown(const Json& value) {
-  std::string text = value.to_string();
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
 
 bool is_size(const Json& value) {
   return value.is_integer() && !value.is_unsigned_above_int64() && value.as_integer() >= 0;
@@ -44,24 +36,21 @@ Result<StoredTensor> read_entry(const std::string& name, const Json& entry, int6
                                 const std::string& path) {
   const std::string where = path + ": tensor " + name;
   if (!entry.is_object()) {
-    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", where, shown(entry));
+    return error(ErrorKind::bad_input, "{}: wanted an object, got {}", where, shown(&entry));
   }
   const Json* dtype = entry.find("dtype");
   const Json* shape = entry.find("shape");
   const Json* offsets = entry.find("data_offsets");
   if (dtype == nullptr || !dtype->is_string() || dtype_bits(dtype->as_string()) == 0) {
-    return error(ErrorKind::bad_input, "{}: dtype: wanted a safetensors dtype, got {}", where,
-                 dtype == nullptr ? "nothing" : shown(*dtype));
+    return wrong_value(where, "dtype", "a safetensors dtype", dtype);
   }
   if (shape == nullptr || !shape->is_array() || shape->items().size() > rank_max ||
       !std::all_of(shape->items().begin(), shape->items().end(), is_size)) {
-    return error(ErrorKind::bad_input, "{}: shape: wanted at most {} sizes, got {}", where,
-                 rank_max, shape == nullptr ? "nothing" : shown(*shape));
+    return wrong_value(where, "shape", fmt::format("at most {} sizes", rank_max), shape);
   }
   if (offsets == nullptr || !offsets->is_array() || offsets->items().size() != 2 ||
       !std::all_of(offsets->items().begin(), offsets->items().end(), is_size)) {
-    return error(ErrorKind::bad_input, "{}: data_offsets: wanted two sizes, got {}", where,
-                 offsets == nullptr ? "nothing" : shown(*offsets));
+    return wrong_value(where, "data_offsets", "two sizes", offsets);
   }
   StoredTensor tensor{.name = name, .dtype = dtype->as_string(), .shape = {}};
   for (const Json& dimension : shape->items()) tensor.shape.push_back(dimension.as_integer());
@@ -121,7 +110,7 @@ std::string header_text(std::vector<StoredTensor>& tensors) {
     offset += tensor.bytes;
   }
   text += '}';
-  const int64_t data_offset = round_up_to(static_cast<int64_t>(text.size()) + 8, data_alignment);
+  const int64_t data_offset = round_up(static_cast<int64_t>(text.size()) + 8, data_alignment);
   text.resize(static_cast<size_t>(data_offset) - 8, ' ');
   for (StoredTensor& tensor : tensors) tensor.offset += data_offset;
   return text;
@@ -169,8 +158,7 @@ Result<SafetensorsHeader> read_safetensors_header(const File& file) {
   TRY(file.read_at(8, {reinterpret_cast<uint8_t*>(text.data()), text.size()}));
   const Json json = TRY(parse_json(text, path + ": safetensors header", 16));
   if (!json.is_object()) {
-    return error(ErrorKind::bad_input, "{}: safetensors header: wanted an object, got {}", path,
-                 shown(json));
+    return wrong_value(path, "safetensors header", "an object", &json);
   }
 
   SafetensorsHeader header;
@@ -179,8 +167,8 @@ Result<SafetensorsHeader> read_safetensors_header(const File& file) {
   std::set<std::string_view> names;
   for (const auto& [name, entry] : json.members()) {
     if (!is_tensor_name(name)) {
-      return error(ErrorKind::bad_input, "{}: tensor name: wanted 1 to 512 printable bytes, got {}",
-                   path, shown(Json::string(name)));
+      const Json got = Json::string(name);
+      return wrong_value(path, "tensor name", "1 to 512 printable bytes", &got);
     }
     if (!names.insert(name).second) {
       return error(ErrorKind::bad_input, "{}: tensor {}: stands twice in the header", path, name);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,8 @@ struct StoredTensor {
 };
 
 struct SafetensorsHeader {
-  std::vector<StoredTensor>
-      tensors;  // in the order of their bytes, which follow each other without holes
+  // In the order of their bytes, which follow each other without holes.
+  std::vector<StoredTensor> tensors;
   std::vector<Json::Member> metadata;
   int64_t data_offset = 0;
 };
@@ -41,7 +42,7 @@ Result<SafetensorsHeader> read_safetensors_header(const File& file);
 // "[16, 48]"
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// Writes one file: the header at once, then each tensor's bytes wherever write() is told.
+// Writes one file: the header at once, then each tensor's bytes wherever write_at() is told.
 class SafetensorsWriter {
  public:
   // Sets the offsets in `tensors` (name, dtype, shape and bytes are given).

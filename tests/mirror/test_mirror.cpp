@@ -100,6 +100,26 @@ TEST_F(MirrorTest, of_another_container_it_is_refused_with_both_identities) {
                              testing::HasSubstr(hash_text(container_->identity()))));
 }
 
+TEST_F(MirrorTest, a_wrong_manifest_is_told_in_one_line) {
+  ASSERT_TRUE(stage(first(1)).ok());
+  const auto refuses = [&](const std::string& text, const std::string& why) {
+    test::write_text(folder_ / "m/mirror.json", text);
+    const Result<MirrorManifest> read = MirrorManifest::read(folder_ / "m");
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_EQ(read.error().kind, ErrorKind::bad_input);
+    EXPECT_EQ(read.error().message, (folder_ / "m/mirror.json: ") + why);
+  };
+  const std::string begin = R"({"format_version":1,"identity":"0123456789abcdef")";
+  refuses("[]", "wanted an object, got []");
+  refuses(R"({"format_version":2})", "format_version: wanted 1, got 2");
+  refuses(R"({"format_version":1})", "identity: wanted 16 hexadecimal digits, got nothing");
+  refuses(begin + "}", "experts: wanted an object, got nothing");
+  refuses(begin + R"(,"experts":{"a":"x"}})",
+          R"(experts: a: wanted 16 hexadecimal digits, got "x")");
+  refuses(begin + R"(,"experts":{"a\nb":"0123456789abcdef"}})",
+          R"(experts: wanted printable names, got "a\nb")");
+}
+
 TEST_F(MirrorTest, a_flipped_bit_is_found_and_named) {
   const MirrorPlan plan = first(2);
   ASSERT_TRUE(stage(plan).ok());
