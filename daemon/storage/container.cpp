@@ -266,7 +266,7 @@ const Tensor* Container::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-Result<void> Container::read(const Tensor& tensor, std::span<uint8_t> target, bool verify,
+Result<void> Container::read(const Tensor& tensor, std::span<uint8_t> target,
                              const ReadProgress& progress) const {
   CHECK(static_cast<int64_t>(target.size()) == tensor.bytes);
   const std::string& path = files_[static_cast<size_t>(tensor.file)];
@@ -277,7 +277,6 @@ Result<void> Container::read(const Tensor& tensor, std::span<uint8_t> target, bo
     TRY_CONTEXT(file.read_at(tensor.offset + begin, piece), "tensor " + tensor.name);
     if (progress) TRY(progress(begin + bytes));
   }
-  if (!verify) return {};
   const uint64_t hash = hash_bytes(target);
   if (hash != tensor.hash) return hash_mismatch(path, tensor.name, tensor.hash, hash);
   return {};

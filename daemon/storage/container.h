@@ -18,7 +18,7 @@
 
 namespace glmd {
 
-// A tensor of a container. Kinds differ in layout only: see TensorLayout.
+// How the bytes of a tensor lie.
 enum class TensorLayout : uint8_t {
   matrix,     // block_formats.h: Matrix
   gate_up,    // gate and up in one
@@ -27,6 +27,7 @@ enum class TensorLayout : uint8_t {
   expert,     // gate_up, padded to 64 bytes, then down; whole length a multiple of 4096
 };
 
+// A tensor of a container.
 struct Tensor {
   std::string name;
   TensorLayout layout = TensorLayout::matrix;
@@ -68,16 +69,15 @@ class Container {
   double latent_norm_eps() const { return latent_norm_eps_; }
   bool has_tokenizer() const;
 
-  const std::vector<std::string>& files() const {
-    return files_;
-  }  // full paths; Tensor::file indexes
+  // Full paths; Tensor::file is an index.
+  const std::vector<std::string>& files() const { return files_; }
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
   const Tensor* find(std::string_view name) const;
 
   // Called after each piece of a tensor, a fraction of a second apart; an error ends the read.
   using ReadProgress = std::function<Result<void>(int64_t bytes_done)>;
   // Reads one tensor's bytes and checks its hash.
-  Result<void> read(const Tensor& tensor, std::span<uint8_t> target, bool verify = true,
+  Result<void> read(const Tensor& tensor, std::span<uint8_t> target,
                     const ReadProgress& progress = {}) const;
   // Every checksum and every missing or short file of a folder, all at once; empty: sound.
   static std::vector<std::string> verify(const std::string& folder);

@@ -35,7 +35,7 @@ Result<DenseWeights> DenseWeights::load(const Container& container, const Progre
   for (const Tensor* tensor : tensors) {
     const std::span<uint8_t> target = weights.memory_.bytes().subspan(
         static_cast<size_t>(offset), static_cast<size_t>(tensor->bytes));
-    TRY(container.read(*tensor, target, true, [&](int64_t bytes_done) -> Result<void> {
+    TRY(container.read(*tensor, target, [&](int64_t bytes_done) -> Result<void> {
       if (!progress) return {};
       return progress(offset + bytes_done, bytes_total);
     }));
