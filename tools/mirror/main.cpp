@@ -1,5 +1,6 @@
 // glmd-mirror: copies of a container's experts on further disks, from which glmd --mirror reads.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -25,16 +26,15 @@ Result<MirrorPlan> plan_of(const Options& options, const Container& container) {
   return plan_mirror(TRY(order), std::min(options.bytes, available));
 }
 
-int64_t count_experts(const Container& container) {
-  return static_cast<int64_t>(even_order(container).size());
+void print_plan(const Options& options, const Container& container, const MirrorPlan& plan) {
+  print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
+             even_order(container).size(), static_cast<double>(plan.bytes) / 1e6);
 }
 
 Result<void> plan(Options options) {
   options.folder = TRY(target_folder(options.folder, "FOLDER"));
   const Container container = TRY(Container::open(options.container));
-  const MirrorPlan plan = TRY(plan_of(options, container));
-  print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
-             count_experts(container), static_cast<double>(plan.bytes) / 1e6);
+  print_plan(options, container, TRY(plan_of(options, container)));
   return {};
 }
 
@@ -53,8 +53,7 @@ Result<void> stage(Options options) {
                      shown_percent = percent;
                      return wants_stop == 0;
                    }));
-  print_text(stdout, "{}: {} of {} experts, {:.1f} MB\n", options.folder, plan.experts.size(),
-             count_experts(container), static_cast<double>(plan.bytes) / 1e6);
+  print_plan(options, container, plan);
   return {};
 }
 

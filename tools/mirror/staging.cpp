@@ -41,9 +41,14 @@ Result<File> hold_partial(const std::string& partial) {
   return error(ErrorKind::busy, "{}: another glmd-mirror stages it", partial);
 }
 
-bool is_there(const File& file, const Tensor& tensor, std::vector<uint8_t>& buffer) {
+// Whether the mirror's file has the expert's bytes.
+Result<void> check_expert(const File& file, const Tensor& tensor, std::vector<uint8_t>& buffer) {
   buffer.resize(static_cast<size_t>(tensor.bytes));
-  return file.read_at(tensor.offset, buffer).ok() && hash_bytes(buffer) == tensor.hash;
+  TRY_CONTEXT(file.read_at(tensor.offset, buffer), tensor.name);
+  const uint64_t hash = hash_bytes(buffer);
+  if (hash == tensor.hash) return {};
+  return error(ErrorKind::corrupt, "{}: {}: checksum: wanted {:016x}, got {:016x}", file.path(),
+               tensor.name, tensor.hash, hash);
 }
 
 // What an earlier run left there takes, holes apart.
@@ -74,7 +79,7 @@ Result<bool> stage_file(const Container& container, int32_t index,
   File target = TRY(open_target(target_path(container, index, folder), bytes));
   std::vector<uint8_t> buffer;
   for (const Tensor* tensor : tensors) {
-    if (is_there(target, *tensor, buffer)) {
+    if (check_expert(target, *tensor, buffer).ok()) {
       progress.bytes_kept += tensor->bytes;
     } else {
       TRY(container.read(*tensor, buffer));  // checks its hash
@@ -136,14 +141,10 @@ std::vector<std::string> verify_mirror(const Container& container, const std::st
   std::vector<uint8_t> buffer;
   for (const auto& [name, tensor] : container.tensors()) {
     if (!mirror.value().expert_places.contains({tensor.file, tensor.offset})) continue;
-    const std::string path = target_path(container, tensor.file, folder);
-    const Result<File> file = File::open_read_only(path);
-    if (!file.ok()) {
-      problems.push_back(file.error().message);
-    } else if (!is_there(file.value(), tensor, buffer)) {
-      problems.push_back(fmt::format("{}: {}: checksum: wanted {:016x}, got {:016x}", path, name,
-                                     tensor.hash, hash_bytes(buffer)));
-    }
+    const Result<File> file = File::open_read_only(target_path(container, tensor.file, folder));
+    const Result<void> sound =
+        file.ok() ? check_expert(file.value(), tensor, buffer) : file.error();
+    if (!sound.ok()) problems.push_back(sound.error().message);
   }
   return problems;
 }
