@@ -25,8 +25,14 @@ constexpr int64_t answer_limit_ms = 10'000;
 constexpr int64_t first_answer_limit_ms = 1'000;  // be the limit of wait-ready shorter
 constexpr int poll_interval_ms = 200;
 
-Result<std::string> query(const std::string& socket_path, const protocol::Request& request,
-                          int64_t limit_ms = answer_limit_ms) {
+// What the daemon told: as it came, and its values.
+struct Told {
+  std::string text;
+  Json json;
+};
+
+Result<Told> query(const std::string& socket_path, const protocol::Request& request,
+                   int64_t limit_ms = answer_limit_ms) {
   DaemonClient client = TRY(DaemonClient::connect(socket_path));
   const int64_t deadline_ms = steady_ms() + limit_ms;
   const bool is_sent = TRY(client.send(request, deadline_ms));
@@ -34,8 +40,11 @@ Result<std::string> query(const std::string& socket_path, const protocol::Reques
   const auto reply = TRY(client.receive(deadline_ms));
   if (!reply) return error(ErrorKind::busy, "glmd does not answer");
   if (const auto* failed = std::get_if<protocol::Failed>(&*reply)) return error_of(*failed);
-  if (const auto* info = std::get_if<protocol::Info>(&*reply)) return info->json;
-  return error(ErrorKind::protocol, "glmd sent something else than an answer");
+  const auto* info = std::get_if<protocol::Info>(&*reply);
+  if (info == nullptr) return error(ErrorKind::protocol, "glmd sent something else than an answer");
+  Result<Json> json = parse_json(info->json, "glmd's answer");
+  if (!json.ok()) return error(ErrorKind::protocol, "{}", json.error().message);
+  return Told{info->json, std::move(json).value()};
 }
 
 // "requests.live  2": one line a value, names joined by points.
@@ -48,6 +57,17 @@ void append_lines(std::string& out, const std::string& name, const Json& value) 
   }
   const std::string text = value.is_string() ? printable(value.as_string()) : value.to_string();
   if (!value.is_null()) out += fmt::format("{:<28} {}\n", name, text);
+}
+
+Result<int> print_values(const Told& told, bool is_json) {
+  std::string text;
+  if (is_json) {
+    text = told.text + "\n";
+  } else {
+    append_lines(text, "", told.json);
+  }
+  TRY(write_answer(text));
+  return 0;
 }
 
 // The plan or findings of what would be served without any option, which is not what was asked for.
@@ -96,14 +116,13 @@ Result<void> print_findings(const Json& answer) {
 // yet.
 Result<std::optional<std::string>> find_hindrance(const std::string& socket_path,
                                                   int64_t limit_ms) {
-  auto text = query(socket_path, protocol::Ping{}, limit_ms);
-  if (!text.ok()) {
-    const ErrorKind kind = text.error().kind;
-    if (kind != ErrorKind::unavailable && kind != ErrorKind::busy) return std::move(text).error();
-    return std::optional(std::move(text).error().message);
+  auto told = query(socket_path, protocol::Ping{}, limit_ms);
+  if (!told.ok()) {
+    const ErrorKind kind = told.error().kind;
+    if (kind != ErrorKind::unavailable && kind != ErrorKind::busy) return std::move(told).error();
+    return std::optional(std::move(told).error().message);
   }
-  const Json answer = TRY(parse_json(text.value(), "PING answer"));
-  const std::string state = text_of(answer, "state");
+  const std::string state = text_of(told.value().json, "state");
   if (state == "ready") return std::optional<std::string>();
   return std::optional("glmd at " + socket_path + " is " + state);
 }
@@ -146,44 +165,25 @@ Error error_of(const protocol::Failed& failed) {
 }
 
 Result<int> print_status(const std::string& socket_path, bool is_json) {
-  const std::string text = TRY(query(socket_path, protocol::Status{}));
-  auto status = parse_json(text, "STATUS answer");
-  if (!status.ok()) return error(ErrorKind::protocol, "{}", status.error().message);
-  if (is_json) {
-    TRY(write_answer(text + "\n"));
-    return 0;
-  }
-  std::string lines;
-  append_lines(lines, "", status.value());
-  TRY(write_answer(lines));
-  return 0;
+  return print_values(TRY(query(socket_path, protocol::Status{})), is_json);
 }
 
 Result<int> print_plan(const std::string& socket_path, bool is_json) {
-  auto text = query(socket_path, protocol::Plan{});
-  if (!text.ok() && text.error().kind == ErrorKind::unavailable) {
+  auto told = query(socket_path, protocol::Plan{});
+  if (!told.ok() && told.error().kind == ErrorKind::unavailable) {
     return run_glmd(socket_path, "--plan", is_json);
   }
-  const std::string answer = TRY(std::move(text));
-  if (is_json) {
-    TRY(write_answer(answer + "\n"));
-    return 0;
-  }
-  std::string lines;
-  append_lines(lines, "", TRY(parse_json(answer, "PLAN answer")));
-  TRY(write_answer(lines));
-  return 0;
+  return print_values(TRY(std::move(told)), is_json);
 }
 
 Result<int> print_doctor(const std::string& socket_path, bool is_json) {
-  auto text = query(socket_path, protocol::Doctor{});
-  if (!text.ok() && text.error().kind == ErrorKind::unavailable) {
+  auto told = query(socket_path, protocol::Doctor{});
+  if (!told.ok() && told.error().kind == ErrorKind::unavailable) {
     return run_glmd(socket_path, "--doctor", is_json);
   }
-  const std::string answer = TRY(std::move(text));
-  const Json json = TRY(parse_json(answer, "DOCTOR answer"));
+  const auto [text, json] = TRY(std::move(told));
   if (is_json) {
-    TRY(write_answer(answer + "\n"));
+    TRY(write_answer(text + "\n"));
   } else {
     TRY(print_findings(json));
   }
@@ -193,13 +193,10 @@ Result<int> print_doctor(const std::string& socket_path, bool is_json) {
 
 Result<int> ping(const std::string& socket_path) {
   const int64_t begin_ms = steady_ms();
-  const std::string text = TRY(query(socket_path, protocol::Ping{}));
-  auto answer = parse_json(text, "PING answer");
-  if (!answer.ok()) return error(ErrorKind::protocol, "{}", answer.error().message);
-  const Json* state = answer.value().is_object() ? answer.value().find("state") : nullptr;
-  TRY(write_answer(fmt::format(
-      "{} {} ms\n", state && state->is_string() ? printable(state->as_string()) : "alive",
-      steady_ms() - begin_ms)));
+  const Told told = TRY(query(socket_path, protocol::Ping{}));
+  const std::string state = printable(text_of(told.json, "state"));
+  TRY(write_answer(
+      fmt::format("{} {} ms\n", state.empty() ? "alive" : state, steady_ms() - begin_ms)));
   return 0;
 }
 

@@ -1,7 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "platform/unix_socket.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/temporary_folder.h"
 
@@ -334,9 +333,8 @@ TEST(GlmctlDoctor, a_plan_without_a_daemon_says_whose_it_is) {
 class SilentDaemon {
  public:
   SilentDaemon() {
-    address_.sun_family = AF_UNIX;
-    (folder_ / "s").copy(address_.sun_path, sizeof(address_.sun_path) - 1);
-    CHECK(::bind(descriptor_, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)) == 0);
+    const sockaddr_un address = unix_address(path(), ErrorKind::usage).value();
+    CHECK(::bind(descriptor_, base_of(address), sizeof(address)) == 0);
     CHECK(::listen(descriptor_, 1) == 0);
   }
   ~SilentDaemon() { ::close(descriptor_); }
@@ -344,7 +342,6 @@ class SilentDaemon {
 
  private:
   TemporaryFolder folder_;
-  sockaddr_un address_{};
   int descriptor_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 };
 
@@ -377,10 +374,8 @@ TEST(GlmctlSilence, a_large_prompt_on_its_way_can_be_interrupted_and_runs_out_of
 class DyingDaemon {
  public:
   explicit DyingDaemon(const std::string& words) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path().copy(address.sun_path, sizeof(address.sun_path) - 1);
-    CHECK(::bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+    const sockaddr_un address = unix_address(path(), ErrorKind::usage).value();
+    CHECK(::bind(descriptor_, base_of(address), sizeof(address)) == 0);
     CHECK(::listen(descriptor_, 1) == 0);
     thread_ = std::thread([this, words] {
       const int connection = ::accept(descriptor_, nullptr, nullptr);
@@ -414,6 +409,16 @@ TEST(GlmctlDeath, being_cancelled_by_others_is_told) {
   const Outcome result = run("$G ask --socket " + daemon.path() + " x </dev/null 2>&1");
   EXPECT_EQ(result.code, 70);
   EXPECT_EQ(result.output, "glmctl: CANCELLED: gone\n");
+}
+
+TEST(GlmctlDeath, an_answer_that_is_no_json_breaks_the_protocol) {
+  for (const std::string command :
+       {"status", "plan", "plan --json", "doctor", "ping", "wait-ready"}) {
+    const DyingDaemon daemon("INFO ping 1\n{\n");
+    const Outcome result = run("$G " + command + " --socket " + daemon.path() + " 2>&1");
+    EXPECT_EQ(result.code, 76) << command;
+    EXPECT_THAT(result.output, testing::StartsWith("glmctl: glmd's answer: not valid JSON: "));
+  }
 }
 
 TEST(GlmctlDeath, an_error_of_the_daemon_is_one_line_that_moves_no_cursor) {

@@ -1,13 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <functional>
 
 #include "client/daemon_client.h"
+#include "platform/unix_socket.h"
 #include "tests/support/scripted_engine.h"
 
 namespace glmd {
@@ -21,10 +20,8 @@ using testing::Not;
 class RawClient {
  public:
   explicit RawClient(const std::string& path) : descriptor_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, path.size());
-    CHECK(::connect(descriptor_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    const sockaddr_un address = unix_address(path, ErrorKind::usage).value();
+    CHECK(::connect(descriptor_, base_of(address), sizeof(address)) == 0);
   }
   ~RawClient() { hang_up(); }
 
@@ -319,11 +316,9 @@ TEST(Server, a_live_socket_is_private_and_not_stolen) {
 
 TEST(Server, a_stale_socket_is_replaced) {
   const std::string path = "/tmp/glmd-stale-" + std::to_string(getpid());
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, path.size());
+  const sockaddr_un address = unix_address(path, ErrorKind::usage).value();
   const int descriptor = ::socket(AF_UNIX, SOCK_STREAM, 0);
-  ASSERT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::bind(descriptor, base_of(address), sizeof(address)), 0);
   ::close(descriptor);
   Channel channel;
   ServerOptions options;
