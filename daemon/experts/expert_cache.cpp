@@ -167,11 +167,19 @@ int64_t ExpertCache::resize(int64_t arena_bytes) {
   return bytes;
 }
 
+// Guesses keep their slots until their layer is asked: as many as the floor are left beside them,
+// or other layers could read nothing.
+int32_t ExpertCache::take_spare(SizeClass& size_class) {
+  const bool has_spare = size_class.slot_count - size_class.staged_count > slots_min;
+  int32_t slot = has_spare ? take_free(size_class) : -1;
+  if (slot < 0) slot = take_discarded(size_class);
+  if (slot < 0 && has_spare) slot = take_victim(size_class, -1);
+  return slot >= 0 ? slot : take_staged(size_class);
+}
+
 void ExpertCache::shrink(SizeClass& size_class, int64_t slot_count) {
   while (size_class.slot_count > slot_count) {
-    int32_t slot = take_free(size_class);
-    if (slot < 0) slot = take_discarded(size_class);
-    if (slot < 0) slot = take_victim(size_class, -1);
+    const int32_t slot = take_spare(size_class);
     if (slot < 0) return;
     slots_[slot].state = State::given_back;
     if (std::exchange(slots_[slot].is_held, false)) held_bytes_ -= size_class.bytes;
@@ -388,6 +396,19 @@ int32_t ExpertCache::take_discarded(SizeClass& size_class) {
   if (size_class.discarded.empty()) return -1;
   const int32_t slot = size_class.discarded.front();
   size_class.discarded.pop_front();
+  make_free(slot);
+  return take_free(size_class);
+}
+
+// A guess that is whole and nobody asked for yet.
+int32_t ExpertCache::take_staged(SizeClass& size_class) {
+  const auto whole =
+      std::find_if(size_class.staged.begin(), size_class.staged.end(),
+                   [this](int32_t slot) { return slots_[slot].state == State::whole; });
+  if (whole == size_class.staged.end()) return -1;
+  const int32_t slot = *whole;
+  size_class.staged.erase(whole);
+  ++stats_.ahead_wasted;
   make_free(slot);
   return take_free(size_class);
 }

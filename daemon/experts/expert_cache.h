@@ -205,6 +205,8 @@ class ExpertCache {
   int32_t take_slot(SizeClass& size_class, int32_t layer, bool passes);
   int32_t take_free(SizeClass& size_class);
   int32_t take_discarded(SizeClass& size_class);
+  int32_t take_staged(SizeClass& size_class);
+  int32_t take_spare(SizeClass& size_class);
   int32_t take_victim(SizeClass& size_class, int32_t layer);
   void want_staged(int32_t slot, Purpose purpose);
   void submit(int32_t slot, ReadUrgency urgency);

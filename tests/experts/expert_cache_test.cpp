@@ -335,6 +335,26 @@ TEST_F(ReadAhead, guesses_of_a_pass_survive_the_layers_of_another) {
   EXPECT_EQ(stats().ahead_used + stats().ahead_late, 1);
 }
 
+// Guesses whose layer has not been asked yet, whole or on their way, may be all that is left of an
+// arena that shrank: others must find slots all the same.
+TEST_F(ReadAhead, of_another_layer_leaves_a_shrunken_arena_its_floor) {
+  for (const bool are_whole : {true, false}) {
+    rig.run({0, 1, 2, 3}, 1, {0, 32});
+    ASSERT_TRUE(rig.cache.read_ahead(40));
+    ASSERT_TRUE(rig.cache.read_ahead(41));
+    while (are_whole && rig.reader.outstanding() > 0) rig.cache.poll_arrival();
+    EXPECT_EQ(rig.cache.resize(0), (are_whole ? 2 : 4) * expert_size) << "reads are under way";
+    rig.begin_step({4}, 1, {0, 32});
+    ASSERT_TRUE(rig.cache.start_load(4));
+    rig.cache.drain();
+    rig.run({50}, 1, layer);  // settles them
+    while (rig.reader.outstanding() > 0) rig.cache.poll_arrival();
+    EXPECT_EQ(rig.cache.resize(0), 2 * expert_size);
+    rig.cache.resize(16 * expert_size);
+  }
+  EXPECT_EQ(stats().ahead_wasted + stats().ahead_dropped, stats().ahead_issued);
+}
+
 TEST_F(ReadAhead, never_evicts_what_the_step_wants_and_costs_residents_nothing_but_its_share) {
   std::vector<int32_t> hot;
   for (int32_t i = 0; i < 14; ++i) hot.push_back(i);
