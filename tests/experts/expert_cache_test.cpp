@@ -416,6 +416,59 @@ TEST(Eviction, the_queue_names_the_same_victim_as_a_look_at_every_slot) {
   }
 }
 
+// Guesses, streams, faults, warming up and an arena of changing size, in any order: every step gets
+// what it wants, or a read's error.
+TEST(ExpertCache, every_step_ends_whatever_happened_before_it) {
+  constexpr int32_t layers = 4, experts = 16;
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t bound) { return static_cast<int32_t>(random() % bound); };
+    const int64_t slots = 2 + below(63);
+    Rig rig(layers * experts, slots, seed, seed % 4 == 0 ? 0.2 : 0);
+    rig.cache.allow_read_ahead(seed % 8 != 1);
+    std::vector<int32_t> warm(layers * experts);
+    std::iota(warm.begin(), warm.end(), 0);
+    rig.cache.plan_warm_up(warm);
+    for (int32_t round = 0; round < 300; ++round) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", round " << round);
+      if (below(20) == 0) rig.cache.resize(below(slots + 1) * expert_size);
+      if (below(4) == 0) rig.cache.warm_up();
+      rig.cache.advance(1);
+      const int32_t layer = below(layers);
+      const ExpertRange range{layer * experts, experts};
+      std::vector<int32_t> wanted;
+      const int64_t wish = below(5) == 0 ? 1 : 8;
+      for (int32_t i = 0; i < experts; ++i) {
+        if (below(experts) < wish) wanted.push_back(range.first + i);
+      }
+      rig.begin_step(wanted, 1, range, below(4) == 0 ? Pace::stream : Pace::step);
+      std::vector<int32_t> absent;
+      std::vector<ExpertLease> hits;
+      for (const int32_t expert : wanted) {
+        if (rig.cache.is_absent(expert)) absent.push_back(expert);
+        if (auto lease = rig.cache.find(expert)) hits.push_back(std::move(*lease));
+      }
+      const size_t arrivals = wanted.size() - hits.size();
+      size_t begun = 0, arrived = 0;
+      bool has_failed = false;
+      while (!has_failed && arrived < arrivals) {
+        while (begun < absent.size() && rig.cache.start_load(absent[begun])) ++begun;
+        if (below(2) == 0) {
+          rig.cache.read_ahead((range.first + experts + below(experts)) % (layers * experts));
+        }
+        hits.clear();
+        while (begun < absent.size() && rig.cache.start_load(absent[begun])) ++begun;
+        ASSERT_GT(rig.cache.loading_count(), 0) << "nothing to wait for";
+        ExpertCache::Arrival arrival = rig.cache.wait_for_arrival();
+        ++arrived;
+        has_failed = !arrival.lease.ok();
+        if (!has_failed) rig.expect_whole(arrival.expert, arrival.lease.value());
+      }
+      rig.cache.drain();
+    }
+  }
+}
+
 TEST(ExpertCache, warming_up_fills_free_slots_in_order_and_evicts_nothing) {
   Rig rig(8, 4, 1);
   rig.run({7});
