@@ -48,12 +48,6 @@ void Connection::start() {
       });
 }
 
-std::optional<RequestId> Connection::find_request(uint64_t client_id) const {
-  const auto found = requests_.find(client_id);
-  if (found == requests_.end()) return std::nullopt;
-  return found->second.id;
-}
-
 std::vector<uint64_t> Connection::client_ids() const {
   std::vector<uint64_t> ids;
   for (const auto& [client_id, request] : requests_) ids.push_back(client_id);
@@ -61,9 +55,25 @@ std::vector<uint64_t> Connection::client_ids() const {
 }
 
 void Connection::add_request(uint64_t client_id, RequestId id, int64_t prompt_bytes) {
-  requests_[client_id] = {id, prompt_bytes};
+  requests_[client_id] = {.id = id, .prompt_bytes = prompt_bytes};
   input_bytes_ += prompt_bytes;
   if (is_held_) server_.send(Hold{id, true});
+}
+
+bool Connection::cancel_request(uint64_t client_id) {
+  const auto found = requests_.find(client_id);
+  if (found == requests_.end()) return false;
+  LiveRequest& request = found->second;
+  if (!std::exchange(request.is_cancelled, true)) server_.send(Cancel{request.id});
+  return true;
+}
+
+bool Connection::stop_request(uint64_t client_id) {
+  const auto found = requests_.find(client_id);
+  if (found == requests_.end()) return false;
+  LiveRequest& request = found->second;
+  if (!std::exchange(request.is_stopped, true)) server_.send(Stop{request.id});
+  return true;
 }
 
 void Connection::end_request(uint64_t client_id, const protocol::Reply& last) {

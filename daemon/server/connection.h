@@ -31,12 +31,15 @@ class Connection {
   bool has_output() const { return !is_closed() && output_bytes_ > 0; }
 
   bool has_request(uint64_t client_id) const { return requests_.contains(client_id); }
-  std::optional<RequestId> find_request(uint64_t client_id) const;
   std::vector<uint64_t> client_ids() const;
   int64_t request_count() const { return std::ssize(requests_); }
   int64_t input_bytes() const { return input_bytes_; }
 
   void add_request(uint64_t client_id, RequestId id, int64_t prompt_bytes);
+  // The engine is told once: however often a client repeats itself, no queue grows. False where no
+  // such request is live.
+  bool cancel_request(uint64_t client_id);
+  bool stop_request(uint64_t client_id);
   // The frame is the request's last one (DONE or ERROR).
   void end_request(uint64_t client_id, const protocol::Reply& last);
   void send(const protocol::Reply& reply);
@@ -52,6 +55,7 @@ class Connection {
   struct LiveRequest {
     RequestId id = 0;
     int64_t prompt_bytes = 0;
+    bool is_cancelled = false, is_stopped = false;  // as far as the client is concerned
   };
 
   void on_read(ssize_t count, const char* bytes);

@@ -90,12 +90,12 @@ struct Handler {
 
   void operator()(const protocol::Cancel& cancel) const {
     for (const uint64_t client_id : cancel.id ? std::vector{*cancel.id} : connection.client_ids()) {
-      if (const auto id = find(client_id)) server.send(Cancel{*id});
+      if (!connection.cancel_request(client_id)) tell_not_found(client_id);
     }
   }
 
   void operator()(const protocol::Stop& stop) const {
-    if (const auto id = find(stop.id)) server.send(Stop{*id});
+    if (!connection.stop_request(stop.id)) tell_not_found(stop.id);
   }
 
   void operator()(const protocol::Ping&) const {
@@ -117,10 +117,8 @@ struct Handler {
     connection.send(protocol::Info{"doctor", server.options().doctor_json});
   }
 
-  std::optional<RequestId> find(uint64_t client_id) const {
-    const auto id = connection.find_request(client_id);
-    if (!id) connection.send(protocol::Failed{client_id, ErrorCode::not_found, 0, ""});
-    return id;
+  void tell_not_found(uint64_t client_id) const {
+    connection.send(protocol::Failed{client_id, ErrorCode::not_found, 0, ""});
   }
 };
 

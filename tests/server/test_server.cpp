@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <functional>
+#include <map>
+#include <thread>
 
 #include "client/daemon_client.h"
 #include "platform/unix_socket.h"
@@ -164,6 +166,32 @@ TEST(Server, cancel_ends_in_one_error) {
   EXPECT_THAT(client.read_until("CANCELLED"), HasSubstr("ERROR 1 "));
   client.end_input();
   EXPECT_THAT(client.read_all(), Not(HasSubstr("ERROR")));
+}
+
+// The engine looks at its commands between layers, while weights load only keeps them.
+TEST(Server, a_command_that_is_repeated_reaches_the_engine_once) {
+  std::string folder = "/tmp/glmd-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ServerOptions options;
+  options.socket_path = folder + "/s";
+  options.adopt_sockets = false;
+  Channel channel;
+  std::unique_ptr<Server> server = Server::create(options, channel).value();
+  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
+  RawClient client(options.socket_path);
+  std::string text = submit(1, "wait") + submit(2, "wait");
+  for (int i = 0; i < 1000; ++i) text += "STOP 1\nCANCEL 2\nCANCEL *\n";
+  client.send(text + "PING\n");
+  client.read_until("INFO ping");
+  std::map<size_t, int> counts;  // by kind
+  for (const Command& command : channel.take_commands()) ++counts[command.index()];
+  EXPECT_EQ(counts[Command(Stop{}).index()], 1);
+  EXPECT_EQ(counts[Command(Cancel{}).index()], 2);
+  server->request_drain();
+  server->request_drain();
+  loop.join();
+  server.reset();
+  rmdir(folder.c_str());
 }
 
 TEST(Server, a_slow_client_is_held_while_others_go_on) {
