@@ -32,7 +32,7 @@ std::optional<int64_t> leading_number(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc() || value <= 0) return std::nullopt;
+  if (parsed.ec != std::errc() || value < 0) return std::nullopt;
   return value;
 }
 

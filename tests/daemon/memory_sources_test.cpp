@@ -77,6 +77,20 @@ TEST_F(MemorySources, what_others_hold_below_a_limit_is_not_ours) {
   EXPECT_THAT(limits_text(), HasSubstr("of others=0\n"));
 }
 
+// When the least is left it matters most.
+TEST_F(MemorySources, nothing_left_is_a_number_too) {
+  put("/proc/meminfo", "MemTotal:       8388608 kB\nMemAvailable:         0 kB\n");
+  EXPECT_EQ(available_memory(root()).value().bytes, 0);
+  put("/proc/self/cgroup", "0::/a\n");
+  put("/sys/fs/cgroup/a/memory.high", "0\n");
+  put("/sys/fs/cgroup/a/memory.current", "4096\n");
+  EXPECT_THAT(limits_text(), HasSubstr("memory.high: 0 bytes"));
+  const MemoryReadings readings = read_memory(1000, root());
+  ASSERT_EQ(readings.rooms.size(), 2U);
+  EXPECT_EQ(readings.rooms[0].free_bytes, 0);
+  EXPECT_EQ(readings.rooms[1].free_bytes, -4096);
+}
+
 TEST_F(MemorySources, version_1_groups_count_and_its_huge_number_means_none) {
   put("/proc/self/cgroup", "5:cpu:/x\n3:memory:/jobs/a\n");
   put("/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "700000000\n");
