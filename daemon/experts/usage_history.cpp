@@ -150,8 +150,10 @@ std::vector<float> usage_prior(std::span<const float> counts, int64_t experts, i
     const std::span<const float> layer = counts.subspan(begin, static_cast<size_t>(experts));
     const double sum = std::accumulate(layer.begin(), layer.end(), 0.0);
     if (sum <= 0) continue;
-    const auto scale = static_cast<float>(tokens * static_cast<double>(chosen) / sum);
-    for (size_t i = 0; i < layer.size(); ++i) prior[begin + i] = layer[i] * scale;
+    const double scale = tokens * static_cast<double>(chosen) / sum;
+    for (size_t i = 0; i < layer.size(); ++i) {
+      prior[begin + i] = static_cast<float>(layer[i] * scale);
+    }
   }
   return prior;
 }
