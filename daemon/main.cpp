@@ -106,8 +106,8 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
   if (facts.plan) {
-    Result<MachineSpeed> speed =
-        measure_speed(container.value(), settings.reader, facts.thread_count);
+    Result<MachineSpeed> speed = measure_speed(container.value(), settings.reader,
+                                               facts.thread_count, facts.plan->budget_bytes);
     if (speed.ok()) facts.speed = speed.value();
   }
   if (settings.action == Settings::Action::doctor) {

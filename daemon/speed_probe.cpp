@@ -11,9 +11,10 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t depth = 16;  // experts under way
+constexpr int64_t reads_max = 16;
 constexpr int64_t disk_time_ns = 700'000'000, memory_time_ns = 200'000'000;
 constexpr int64_t memory_bytes_per_thread = int64_t{64} << 20;  // beyond what caches keep
+constexpr int64_t page_bytes = 4096;
 
 std::vector<const Tensor*> experts_of(const Container& container) {
   std::vector<const Tensor*> experts;
@@ -24,19 +25,22 @@ std::vector<const Tensor*> experts_of(const Container& container) {
 }
 
 // Experts in random order.
-Result<double> measure_disk(const Container& container, ReaderKind kind) {
+Result<double> measure_disk(const Container& container, ReaderKind kind, int64_t budget_bytes) {
   const std::vector<const Tensor*> experts = experts_of(container);
   if (experts.empty()) return 0.0;
   const auto widest =
       std::max_element(experts.begin(), experts.end(),
                        [](const Tensor* a, const Tensor* b) { return a->bytes < b->bytes; });
-  AlignedMemory targets = TRY(AlignedMemory::allocate(depth * (*widest)->bytes));
+  const auto reads =
+      static_cast<uint64_t>(probe_size((*widest)->bytes, /*threads=*/1, budget_bytes).reads);
+  AlignedMemory targets =
+      TRY(AlignedMemory::allocate(static_cast<int64_t>(reads) * (*widest)->bytes));
   // Pages are taken now: reads into untouched ones run at half the speed.
   std::fill(targets.bytes().begin(), targets.bytes().end(), uint8_t{1});
   const OpenedReader opened = TRY(open_block_reader(container.files(), {.kind = kind}));
   BlockReader* reader = opened.reader.get();
   std::mt19937_64 random(1);
-  std::vector<int64_t> bytes_under_way(depth);
+  std::vector<int64_t> bytes_under_way(reads);
   const auto submit = [&](uint64_t place) {
     const Tensor& expert = *experts[random() % experts.size()];
     bytes_under_way[place] = expert.bytes;
@@ -48,7 +52,7 @@ Result<double> measure_disk(const Container& container, ReaderKind kind) {
   };
   const SteadyClock clock;
   const int64_t begin_ns = clock.now_ns();
-  for (uint64_t place = 0; place < depth; ++place) submit(place);
+  for (uint64_t place = 0; place < reads; ++place) submit(place);
   int64_t bytes = 0;
   while (reader->outstanding() > 0) {
     ReadCompletion completion = reader->wait();
@@ -69,8 +73,7 @@ uint64_t sum_of(const uint64_t* words, int64_t count) {
   return sum;
 }
 
-Result<double> measure_memory(int threads) {
-  const int64_t bytes = memory_bytes_per_thread * threads;
+Result<double> measure_memory(int threads, int64_t bytes) {
   AlignedMemory memory = TRY(AlignedMemory::allocate(bytes));
   Team team(threads);
   const auto words = static_cast<int64_t>(bytes / sizeof(uint64_t));
@@ -94,10 +97,21 @@ Result<double> measure_memory(int threads) {
 
 }  // namespace
 
-Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads) {
+ProbeSize probe_size(int64_t expert_bytes, int threads, int64_t budget_bytes) {
+  const int64_t bytes_max = budget_bytes / 2;
+  return {.reads = std::clamp<int64_t>(bytes_max / expert_bytes, 1, reads_max),
+          .memory_bytes = std::clamp(bytes_max / page_bytes * page_bytes, page_bytes,
+                                     memory_bytes_per_thread * threads)};
+}
+
+Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads,
+                                   int64_t budget_bytes) {
   MachineSpeed speed;
-  speed.disk_bytes_per_s = TRY_CONTEXT(measure_disk(container, reader), "measure the disk");
-  speed.memory_bytes_per_s = TRY_CONTEXT(measure_memory(threads), "measure the memory");
+  speed.disk_bytes_per_s =
+      TRY_CONTEXT(measure_disk(container, reader, budget_bytes), "measure the disk");
+  const int64_t memory_bytes = probe_size(1, threads, budget_bytes).memory_bytes;
+  speed.memory_bytes_per_s =
+      TRY_CONTEXT(measure_memory(threads, memory_bytes), "measure the memory");
   return speed;
 }
 

@@ -2,6 +2,8 @@
 // reads that serving uses, and how fast the team reads memory.
 #pragma once
 
+#include <cstdint>
+
 #include "platform/result.h"
 #include "speed_estimate.h"
 #include "storage/container.h"
@@ -9,7 +11,16 @@
 
 namespace glmd {
 
+// What the measurements take, one after the other: half of the budget at most, but for one expert
+// and a page. A share of memory that caches keep reads too fast, which only a tiny budget allows.
+struct ProbeSize {
+  int64_t reads = 0;         // whole experts under way
+  int64_t memory_bytes = 0;  // that the team reads
+};
+ProbeSize probe_size(int64_t expert_bytes, int threads, int64_t budget_bytes);
+
 // The disk's speed is 0 where a container has no experts.
-Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads);
+Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads,
+                                   int64_t budget_bytes);
 
 }  // namespace glmd
