@@ -59,7 +59,6 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                          *plan.missed_bytes, plan.budget_bytes, plan.budget_source));
   }
 
-  const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   Channel channel;
   ServerOptions options;
   options.socket_path = settings.socket;
@@ -70,6 +69,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
   options.plan_json = plan_json(facts).to_string();
   options.doctor_json = findings_json(examine(facts)).to_string();
   std::unique_ptr<Server> server = TRY(Server::create(options, channel));
+  // The socket is ours: no other daemon with these settings runs and writes what this overwrites.
+  const RoutingRecords records = TRY(RoutingRecords::open(settings, container));
   const SteadyClock clock;
   const auto load = [&](const EngineThread::LoadProgress& progress) {
     return load_model(container, plan,

@@ -126,6 +126,20 @@ class Sockets(unittest.TestCase):
         self.assertIn("another daemon listens there", second.stderr)
         daemon.connect()  # and the first still serves
 
+    def test_a_daemon_that_is_refused_leaves_the_trace_of_the_other_alone(self):
+        daemon = Daemon(self)
+        trace = os.path.join(daemon.folder, "trace")
+        daemon.start_ready("--trace-routing", trace)
+        with open(trace, "rb") as file:
+            written = file.read()
+        with open(trace, "ab") as file:  # as if it had written more by now
+            file.write(b"records")
+        second = subprocess.run([GLMD, "--socket", daemon.path, "--trace-routing", trace],
+                                capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        self.assertEqual(second.returncode, 75)
+        with open(trace, "rb") as file:
+            self.assertEqual(file.read(), written + b"records")
+
     def start_together(self, path):
         """Two daemons whose sockets are bound for a second before they listen: who serves."""
         slow = {"LD_PRELOAD": SLOW_READS, "GLMD_TEST_LISTEN_DELAY_MS": "1000"}
