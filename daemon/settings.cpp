@@ -32,6 +32,9 @@ Result<int64_t> parse_count(std::string_view name, std::string_view text, int64_
 
 Result<std::string> parse_path(std::string_view name, const std::string& text) {
   if (text.empty()) return error(ErrorKind::config, "{}: wanted a path, got an empty one", name);
+  if (text.find('\0') != std::string::npos) {
+    return error(ErrorKind::config, "{}: wanted a path, got one with a zero byte", name);
+  }
   return text;
 }
 

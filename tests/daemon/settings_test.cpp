@@ -146,6 +146,17 @@ TEST_F(SettingsFile, an_empty_path_is_named) {
               HasSubstr("line 1: mirrors: wanted a path"));
 }
 
+// TOML can write it, and the system would take what stands before it for the whole path.
+TEST_F(SettingsFile, a_path_with_a_zero_byte_is_refused) {
+  for (const char* toml : {R"(model = "/srv/a\u0000b")", R"(mirrors = ["/srv/a\u0000b"])"}) {
+    const auto settings = read_with(toml);
+    ASSERT_FALSE(settings.ok()) << toml;
+    EXPECT_EQ(settings.error().kind, ErrorKind::config);
+    EXPECT_THAT(settings.error().message, HasSubstr("line 1"));
+    EXPECT_THAT(settings.error().message, HasSubstr("wanted a path, got one with a zero byte"));
+  }
+}
+
 TEST(Settings, wrong_kernels_are_told_which_there_are) {
   EXPECT_EQ(read({"--kernels", "foo"}).error().message,
             "--kernels: wanted auto, scalar, avx2 or avx512, got \"foo\"");
