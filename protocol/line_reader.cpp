@@ -31,6 +31,11 @@ void LineReader::expect_discard(int64_t bytes) {
   is_kept_ = false;
 }
 
+void LineReader::discard_rest() {
+  is_kept_ = false;
+  payload_ = std::string();  // clear() would keep the memory
+}
+
 LineReader::Waiting LineReader::waiting() const {
   if (has_failed_) return Waiting::nothing;
   if (is_in_payload_) return Waiting::payload;

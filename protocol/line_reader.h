@@ -37,6 +37,7 @@ class LineReader {
 
   void expect_payload(int64_t bytes);  // exactly so many, then LF
   void expect_discard(int64_t bytes);  // the same, not kept
+  void discard_rest();                 // of the payload that is coming; what came of it goes
 
   // What an end of input now would cut off.
   Waiting waiting() const;

@@ -198,9 +198,10 @@ std::optional<RequestReader::Item> RequestReader::next() {
     auto item = lines_.next();
     if (!item) return std::nullopt;
     if (auto* fault = std::get_if<Fault>(&*item)) return fail(std::move(*fault));
-    if (auto* payload = std::get_if<Payload>(&*item))
-      return finish_submit(std::move(payload->bytes));
-    if (auto result = read_line(std::get<Line>(*item).text)) return result;
+    auto* payload = std::get_if<Payload>(&*item);
+    auto result =
+        payload ? finish_submit(std::move(payload->bytes)) : read_line(std::get<Line>(*item).text);
+    if (result) return result;
   }
   return std::nullopt;
 }
@@ -251,13 +252,20 @@ std::optional<RequestReader::Item> RequestReader::begin_submit(const Words& word
     lines_.expect_discard(*bytes);
   } else {
     pending_ = std::move(std::get<Submit>(submit));
+    pending_bytes_ = *bytes;
     lines_.expect_payload(*bytes);
   }
   return std::nullopt;
 }
 
-RequestReader::Item RequestReader::finish_submit(std::string payload) {
+void RequestReader::drop_coming() {
+  pending_ = std::monostate{};
+  lines_.discard_rest();
+}
+
+std::optional<RequestReader::Item> RequestReader::finish_submit(std::string payload) {
   auto pending = std::exchange(pending_, std::monostate{});
+  if (std::holds_alternative<std::monostate>(pending)) return std::nullopt;
   if (auto* fault = std::get_if<Fault>(&pending)) return std::move(*fault);
   Submit submit = std::move(std::get<Submit>(pending));
   if (const auto index = find_invalid_utf8(payload)) {

@@ -75,15 +75,22 @@ class RequestReader {
   std::optional<Fault> finish() const;
   LineReader::Waiting waiting() const { return lines_.waiting(); }
 
+  // The request whose payload is coming and kept, and how long that will be; else null and 0.
+  const Submit* coming() const { return std::get_if<Submit>(&pending_); }
+  int64_t coming_bytes() const { return coming() ? pending_bytes_ : 0; }
+  // Its payload is skipped, and nothing comes of it.
+  void drop_coming();
+
  private:
   std::optional<Item> read_line(const std::string& text);
   std::optional<Item> begin_submit(const Words& words);
-  Item finish_submit(std::string payload);
+  std::optional<Item> finish_submit(std::string payload);
   Item fail(Fault fault);
 
   Limits limits_;
   LineReader lines_;
-  std::variant<std::monostate, Submit, Fault> pending_;  // waits for the payload
+  std::variant<std::monostate, Submit, Fault> pending_;  // waits for the payload; neither: skipped
+  int64_t pending_bytes_ = 0;                            // of that payload
   bool has_failed_ = false;
 };
 

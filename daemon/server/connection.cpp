@@ -157,6 +157,7 @@ void Connection::handle_items() {
     auto item = reader_.next();
     if (!item) break;
     has_moved = true;
+    coming_bytes_ = 0;
     if (auto* request = std::get_if<protocol::Request>(&*item)) {
       handle_request(server_, *this, std::move(*request));
       continue;
@@ -171,9 +172,22 @@ void Connection::handle_items() {
     const bool is_duplicate = fault.id && has_request(*fault.id);
     send(protocol::Failed{is_duplicate ? std::nullopt : fault.id, fault.code, 0, fault.message});
   }
+  count_coming();
   const Waiting before = std::exchange(waiting_, reader_.waiting());
   if (has_moved || before != waiting_ || waiting_ == Waiting::payload) {
     waiting_since_ms_ = server_.now_ms();
+  }
+}
+
+// A prompt takes its room when it is announced, not when it has come.
+void Connection::count_coming() {
+  const protocol::Submit* submit = reader_.coming();
+  if (submit == nullptr || coming_bytes_ > 0 || is_closing_) return;
+  if (auto refusal = find_refusal(server_, *this, *submit, reader_.coming_bytes())) {
+    reader_.drop_coming();
+    send(std::move(*refusal));
+  } else {
+    coming_bytes_ = reader_.coming_bytes();
   }
 }
 

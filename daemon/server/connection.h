@@ -34,6 +34,7 @@ class Connection {
   std::vector<uint64_t> client_ids() const;
   int64_t request_count() const { return std::ssize(requests_); }
   int64_t input_bytes() const { return input_bytes_; }
+  int64_t coming_bytes() const { return coming_bytes_; }  // of the prompt that is being read
 
   void add_request(uint64_t client_id, RequestId id, int64_t prompt_bytes);
   // The engine is told once: however often a client repeats itself, no queue grows. False where no
@@ -63,6 +64,7 @@ class Connection {
   void on_end_of_input();
   void take_input(std::string_view bytes);
   void handle_items();
+  void count_coming();
   void write(std::string text);
   void update_flow();
   void set_held(bool is_held);
@@ -80,7 +82,7 @@ class Connection {
   std::string opening_;  // the first bytes, until they are known to be ours
   bool is_opening_ = true;
   std::map<uint64_t, LiveRequest> requests_;  // by the client's id
-  int64_t input_bytes_ = 0;
+  int64_t input_bytes_ = 0, coming_bytes_ = 0;
   int64_t output_bytes_ = 0;  // given to libuv, not yet taken by the kernel
   bool is_held_ = false;
   bool is_reading_ = false;

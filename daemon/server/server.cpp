@@ -270,26 +270,33 @@ int64_t Server::now_ms() const {
   return static_cast<int64_t>(uv_now(loop_.get()));
 }
 
-std::optional<std::string> Server::find_shortage(uid_t uid, int64_t prompt_bytes) const {
+std::optional<std::string> Server::find_shortage(const Connection& connection,
+                                                 int64_t prompt_bytes) const {
   const int64_t bytes_max = options_.limits.queued_input_bytes_max;
-  if (std::ssize(routes_) >= options_.requests_max) {
-    return fmt::format("{} live requests, as many as there may be", options_.requests_max);
-  }
-  if (prompt_bytes_ + prompt_bytes > bytes_max) {
-    return fmt::format("the live prompts of all users have {} bytes at most", bytes_max);
-  }
-  // One user leaves half to the others.
-  int64_t user_requests = 0, user_bytes = 0;
+  int64_t bytes = prompt_bytes_ + prompt_bytes;
+  int64_t user_requests = 0, user_bytes = prompt_bytes;
   for (const auto& [id, route] : routes_) {
-    if (route.uid != uid) continue;
+    if (route.uid != connection.uid()) continue;
     ++user_requests;
     user_bytes += route.prompt_bytes;
   }
+  for (const auto& [id, other] : connections_) {
+    if (other.get() == &connection) continue;
+    bytes += other->coming_bytes();
+    if (other->uid() == connection.uid()) user_bytes += other->coming_bytes();
+  }
+  if (std::ssize(routes_) >= options_.requests_max) {
+    return fmt::format("{} live requests, as many as there may be", options_.requests_max);
+  }
+  if (bytes > bytes_max) {
+    return fmt::format("the live prompts of all users have {} bytes at most", bytes_max);
+  }
+  // One user leaves half to the others.
   const int64_t user_requests_max = std::max<int64_t>(1, options_.requests_max / 2);
   if (user_requests >= user_requests_max) {
     return fmt::format("{} live requests of this user, as many as one may have", user_requests_max);
   }
-  if (user_bytes + prompt_bytes > bytes_max / 2) {
+  if (user_bytes > bytes_max / 2) {
     return fmt::format("the live prompts of one user have {} bytes at most", bytes_max / 2);
   }
   return std::nullopt;

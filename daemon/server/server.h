@@ -64,8 +64,10 @@ class Server {
   const ServerOptions& options() const { return options_; }
   ServerState state() const { return state_; }
   int64_t now_ms() const;
-  // Why a request with such a prompt has to wait for another day, or nothing.
-  std::optional<std::string> find_shortage(uid_t uid, int64_t prompt_bytes) const;
+  // Why a request with such a prompt has to wait for another day, or nothing. Prompts that are
+  // coming on other connections count.
+  std::optional<std::string> find_shortage(const Connection& connection,
+                                           int64_t prompt_bytes) const;
   std::string status_json() const;
   void submit(Connection& connection, uint64_t client_id, Submit command);
   void send(Command command) { channel_.send(std::move(command)); }

@@ -22,44 +22,6 @@ PromptFormat prompt_format_of(protocol::Format format) {
   return PromptFormat::raw;
 }
 
-// Why this request cannot be taken, or nothing.
-std::optional<protocol::Failed> find_refusal(const Server& server, const Connection& connection,
-                                             const protocol::Submit& submit) {
-  const protocol::Limits& limits = server.options().limits;
-  const int64_t bytes = std::ssize(submit.payload);
-  if (connection.has_request(submit.id)) {
-    // With the id it would read as the end of the live request.
-    return protocol::Failed{std::nullopt, ErrorCode::duplicate_id, 0,
-                            fmt::format("the id {} is still live", submit.id)};
-  }
-  if (submit.slot != "-") {
-    return protocol::Failed{submit.id, ErrorCode::slot_bad, 0, "only the slot - exists"};
-  }
-  if (submit.is_markup_trusted && connection.role() != Role::admin) {
-    return protocol::Failed{submit.id, ErrorCode::denied, 0, "markup=1 is for admins"};
-  }
-  if (server.state() == ServerState::draining) {
-    return protocol::Failed{submit.id, ErrorCode::draining, retry_soon_ms, "glmd is stopping"};
-  }
-  if (server.state() == ServerState::loading && submit.is_waiting_refused) {
-    return protocol::Failed{submit.id, ErrorCode::loading, retry_soon_ms,
-                            "the weights are loading"};
-  }
-  if (connection.request_count() >= limits.live_ids_max) {
-    return protocol::Failed{
-        submit.id, ErrorCode::queue_full, retry_soon_ms,
-        fmt::format("{} live requests on this connection", limits.live_ids_max)};
-  }
-  if (connection.input_bytes() + bytes > limits.pending_input_bytes_max) {
-    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
-                            "the live prompts of this connection are too large together"};
-  }
-  if (auto shortage = server.find_shortage(connection.uid(), bytes)) {
-    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms, std::move(*shortage)};
-  }
-  return std::nullopt;
-}
-
 struct Handler {
   Server& server;
   Connection& connection;
@@ -72,7 +34,7 @@ struct Handler {
   }
 
   void operator()(protocol::Submit& submit) const {
-    if (auto refusal = find_refusal(server, connection, submit)) {
+    if (auto refusal = find_refusal(server, connection, submit, std::ssize(submit.payload))) {
       connection.send(std::move(*refusal));
       return;
     }
@@ -123,6 +85,42 @@ struct Handler {
 };
 
 }  // namespace
+
+std::optional<protocol::Failed> find_refusal(const Server& server, const Connection& connection,
+                                             const protocol::Submit& submit, int64_t prompt_bytes) {
+  const protocol::Limits& limits = server.options().limits;
+  if (connection.has_request(submit.id)) {
+    // With the id it would read as the end of the live request.
+    return protocol::Failed{std::nullopt, ErrorCode::duplicate_id, 0,
+                            fmt::format("the id {} is still live", submit.id)};
+  }
+  if (submit.slot != "-") {
+    return protocol::Failed{submit.id, ErrorCode::slot_bad, 0, "only the slot - exists"};
+  }
+  if (submit.is_markup_trusted && connection.role() != Role::admin) {
+    return protocol::Failed{submit.id, ErrorCode::denied, 0, "markup=1 is for admins"};
+  }
+  if (server.state() == ServerState::draining) {
+    return protocol::Failed{submit.id, ErrorCode::draining, retry_soon_ms, "glmd is stopping"};
+  }
+  if (server.state() == ServerState::loading && submit.is_waiting_refused) {
+    return protocol::Failed{submit.id, ErrorCode::loading, retry_soon_ms,
+                            "the weights are loading"};
+  }
+  if (connection.request_count() >= limits.live_ids_max) {
+    return protocol::Failed{
+        submit.id, ErrorCode::queue_full, retry_soon_ms,
+        fmt::format("{} live requests on this connection", limits.live_ids_max)};
+  }
+  if (connection.input_bytes() + prompt_bytes > limits.pending_input_bytes_max) {
+    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms,
+                            "the live prompts of this connection are too large together"};
+  }
+  if (auto shortage = server.find_shortage(connection, prompt_bytes)) {
+    return protocol::Failed{submit.id, ErrorCode::queue_full, retry_soon_ms, std::move(*shortage)};
+  }
+  return std::nullopt;
+}
 
 void handle_request(Server& server, Connection& connection, protocol::Request request) {
   std::visit(Handler{server, connection}, request);

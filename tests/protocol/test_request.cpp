@@ -124,6 +124,20 @@ TEST(Request, a_payload_too_large_is_skipped) {
   EXPECT_EQ(std::get<Fault>(items[0]).id, 3u);
 }
 
+TEST(Request, a_payload_that_is_coming_can_be_dropped) {
+  RequestReader reader;
+  reader.feed("SUBMIT 7 - 5 1 0 1\nab");
+  EXPECT_FALSE(reader.next());
+  ASSERT_NE(reader.coming(), nullptr);
+  EXPECT_EQ(reader.coming()->id, 7U);
+  EXPECT_EQ(reader.coming_bytes(), 5);
+  reader.drop_coming();
+  EXPECT_EQ(reader.coming(), nullptr);
+  EXPECT_EQ(reader.coming_bytes(), 0);
+  reader.feed("cde\nPING\n");
+  EXPECT_EQ(read_all(reader), (Items{Request(Ping{})}));
+}
+
 TEST(Request, a_cut_off_input_is_told) {
   RequestReader line, payload, whole;
   line.feed("PING");

@@ -236,6 +236,28 @@ TEST(Server, one_user_leaves_half_of_the_queue_to_others) {
   EXPECT_THAT(other.read_until("DONE 4"), HasSubstr("hi"));
 }
 
+// Otherwise each connection could hold a prompt that no limit counts, all but its last byte.
+TEST(Server, a_prompt_counts_from_its_first_byte_on) {
+  ServerOptions options;
+  options.limits.payload_bytes_max = 1000;
+  options.limits.queued_input_bytes_max = 2000;  // one user: half
+  ServerUnderTest test(options);
+  RawClient slow(test.path()), other(test.path());
+  const std::string prompt = "echo " + std::string(895, 'x');
+  const std::string frame = submit(1, prompt);
+  slow.send("PING\n" + frame.substr(0, 500));
+  slow.read_until("INFO ping");
+  const std::string second = submit(2, prompt);
+  other.send(second.substr(0, 500));
+  EXPECT_THAT(other.read_until("msg="), HasSubstr("ERROR 2 QUEUE_FULL retry_ms="));
+  other.send(second.substr(500) + "PING\n");  // what was refused is passed over
+  EXPECT_THAT(other.read_until("INFO ping"), Not(HasSubstr("ERROR")));
+  slow.send(frame.substr(500));
+  EXPECT_THAT(slow.read_until("DONE 1"), HasSubstr("ACCEPT 1"));
+  other.send(second);
+  EXPECT_THAT(other.read_until("DONE 2"), HasSubstr("ACCEPT 2"));
+}
+
 TEST(Server, a_loading_server_queues_or_says_so) {
   ServerUnderTest test({}, false);
   RawClient client(test.path());
