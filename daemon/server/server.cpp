@@ -353,6 +353,7 @@ void Server::admit(UvHandle<uv_pipe_t> pipe) {
     log_warning("a connection without credentials is closed: {}, continuing", peer.error().message);
     return;
   }
+  sweep();  // who closed in this turn of the loop counts no more
   const uid_t uid = peer.value().uid;
   const auto count = std::count_if(connections_.begin(), connections_.end(),
                                    [&](const auto& entry) { return entry.second->uid() == uid; });

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <csignal>
 #include <functional>
 #include <map>
 #include <thread>
@@ -310,6 +312,44 @@ TEST(Server, connections_of_a_user_are_bounded) {
   first.read_until("INFO ping");
   RawClient second(test.path());
   EXPECT_THAT(second.read_all(), AllOf(HasSubstr("ERROR - QUEUE_FULL"), HasSubstr("at most 1")));
+}
+
+std::atomic<bool> is_loop_stopped, may_loop_go_on;
+
+// Both reach the loop in one turn, which is made to come late.
+TEST(Server, a_connection_that_closed_makes_room_for_the_next_at_once) {
+  std::string folder = "/tmp/glmd-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ServerOptions options;
+  options.socket_path = folder + "/s";
+  options.adopt_sockets = false;
+  options.limits.connections_per_uid_max = 1;
+  Channel channel;
+  std::unique_ptr<Server> server = Server::create(options, channel).value();
+  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
+  RawClient first(options.socket_path);
+  first.send("PING\n");
+  first.read_until("INFO ping");
+
+  is_loop_stopped = may_loop_go_on = false;
+  ::signal(SIGURG, [](int) {
+    is_loop_stopped = true;
+    while (!may_loop_go_on) ::poll(nullptr, 0, 1);
+  });
+  pthread_kill(loop.native_handle(), SIGURG);
+  ASSERT_TRUE(becomes_true([] { return is_loop_stopped.load(); }));
+  first.hang_up();
+  RawClient second(options.socket_path);
+  may_loop_go_on = true;
+  second.send("PING\n");
+  EXPECT_THAT(second.read_until("INFO ping"), Not(HasSubstr("QUEUE_FULL")));
+
+  ::signal(SIGURG, SIG_DFL);
+  server->request_drain();
+  server->request_drain();
+  loop.join();
+  server.reset();
+  rmdir(folder.c_str());
 }
 
 TEST(Server, draining_lets_the_running_finish_and_refuses_the_new) {
