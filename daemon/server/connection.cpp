@@ -57,7 +57,7 @@ std::vector<uint64_t> Connection::client_ids() const {
 void Connection::add_request(uint64_t client_id, RequestId id, int64_t prompt_bytes) {
   requests_[client_id] = {.id = id, .prompt_bytes = prompt_bytes};
   input_bytes_ += prompt_bytes;
-  if (is_held_) server_.send(Hold{id, true});
+  if (is_held_ && server_.state() != ServerState::loading) server_.send(Hold{id, true});
 }
 
 bool Connection::cancel_request(uint64_t client_id) {
@@ -260,9 +260,17 @@ void Connection::update_flow() {
   }
 }
 
+void Connection::engine_is_ready() {
+  if (is_held_) tell_held();
+}
+
 void Connection::set_held(bool is_held) {
   if (is_held == std::exchange(is_held_, is_held)) return;
-  for (const auto& [client_id, request] : requests_) server_.send(Hold{request.id, is_held});
+  if (server_.state() != ServerState::loading) tell_held();
+}
+
+void Connection::tell_held() const {
+  for (const auto& [client_id, request] : requests_) server_.send(Hold{request.id, is_held_});
 }
 
 void Connection::close_after_output() {

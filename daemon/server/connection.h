@@ -44,6 +44,7 @@ class Connection {
   // The frame is the request's last one (DONE or ERROR).
   void end_request(uint64_t client_id, const protocol::Reply& last);
   void send(const protocol::Reply& reply);
+  void engine_is_ready();  // until then it makes nothing that could be held
   // Every live request ends with this code and is cancelled.
   void fail_requests(protocol::ErrorCode code, const std::string& message);
   // Says why, then closes. The id is that of a request whose payload will not be read.
@@ -68,6 +69,7 @@ class Connection {
   void write(std::string text);
   void update_flow();
   void set_held(bool is_held);
+  void tell_held() const;
   void close_after_output();
   void close_if_finished();
   void abandon();  // the peer is gone: cancel everything, close

@@ -529,6 +529,7 @@ void Server::handle(StatusSnapshot& event) {
 void Server::handle(const EngineReady&) {
   if (state_ != ServerState::loading) return;
   state_ = ServerState::ready;
+  for (auto& [id, connection] : connections_) connection->engine_is_ready();
   log_info("ready");
   service_manager_.tell_ready();
 }

@@ -205,6 +205,54 @@ TEST(Server, a_slow_client_is_held_while_others_go_on) {
   EXPECT_THAT(other.read_until("DONE 1"), HasSubstr("hi"));
 }
 
+// No tokens are made while weights load, and commands pile up: who reads now and then would add to
+// them each time.
+TEST(Server, who_does_not_read_is_held_once_the_engine_is_ready) {
+  std::string folder = "/tmp/glmd-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ServerOptions options;
+  options.socket_path = folder + "/s";
+  options.adopt_sockets = false;
+  options.limits.output_hold_bytes = 1000;
+  Channel channel;
+  std::unique_ptr<Server> server = Server::create(options, channel).value();
+  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
+  std::vector<Command> commands;
+  const auto count_holds = [&] {
+    for (Command& command : channel.take_commands()) commands.push_back(std::move(command));
+    return std::count_if(commands.begin(), commands.end(), [](const Command& command) {
+      return std::holds_alternative<Hold>(command);
+    });
+  };
+  RawClient client(options.socket_path), other(options.socket_path);
+  // A second turn of the loop has seen what was sent before the first.
+  const auto wait_for_loop = [&] {
+    for (int turn = 0; turn < 2; ++turn) {
+      other.send("PING\n");
+      other.read_until("INFO ping");
+    }
+  };
+  client.send(submit(1, "wait"));
+  std::string pings;  // answers that no socket buffer holds
+  for (int i = 0; i < 10'000; ++i) pings += "PING\n";
+  for (int round = 0; round < 3; ++round) {
+    client.send(pings + "NONSENSE\n");
+    wait_for_loop();
+    client.read_until("UNKNOWN_VERB");
+  }
+  EXPECT_EQ(count_holds(), 0);
+  client.send(pings);
+  wait_for_loop();
+  channel.send(EngineReady{});
+  EXPECT_TRUE(becomes_true([&] { return count_holds() == 1; }));
+  client.hang_up();
+  server->request_drain();
+  server->request_drain();
+  loop.join();
+  server.reset();
+  rmdir(folder.c_str());
+}
+
 TEST(Server, a_client_that_never_reads_ends_with_slow_client) {
   ServerOptions options;
   options.limits.output_stall_ms = 100;
