@@ -192,7 +192,7 @@ RoutingTraceWriter::~RoutingTraceWriter() {
     is_closing_ = true;
   }
   wake_.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();  // it may be that none could be made
 }
 
 void RoutingTraceWriter::routed(const RoutedRows& rows) {

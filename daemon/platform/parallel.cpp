@@ -59,6 +59,7 @@ void keep_on(pthread_t thread, int processor) {
 }  // namespace
 
 struct Team::Workers {
+  ~Workers();  // also where only some of the threads could be made
   void loop(int thread);
   void take_parts(int thread);
   void start(int thread_count);
@@ -104,12 +105,17 @@ void Team::Workers::start(int thread_count) {
   round.notify_all();
 }
 
+Team::Workers::~Workers() {
+  start(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
 Team::Team(int thread_count, std::span<const int> processors)
     : thread_count_(std::max(1, thread_count)), workers_(std::make_unique<Workers>()) {
   CHECK(thread_count_ < 1 << participant_bits);
   CHECK(processors.empty() || static_cast<int>(processors.size()) >= thread_count_);
   for (int thread = 1; thread < thread_count_; ++thread) {
-    workers_->threads.emplace_back([this, thread] { workers_->loop(thread); });
+    workers_->threads.emplace_back([workers = workers_.get(), thread] { workers->loop(thread); });
     if (!processors.empty()) {
       keep_on(workers_->threads.back().native_handle(), processors[static_cast<size_t>(thread)]);
     }
@@ -117,10 +123,7 @@ Team::Team(int thread_count, std::span<const int> processors)
   if (!processors.empty()) keep_on(pthread_self(), processors[0]);
 }
 
-Team::~Team() {
-  workers_->start(0);
-  for (std::thread& thread : workers_->threads) thread.join();
-}
+Team::~Team() = default;
 
 void Team::run(int64_t count, int64_t grain, Task task) {
   DCHECK(grain > 0);

@@ -89,14 +89,15 @@ class Daemon:
         self.process = None
         test.addCleanup(self.clean_up)
 
-    def start(self, *arguments, program=GLMD, environment=None, read_delay_ms=0, **popen):
+    def start(self, *arguments, program=GLMD, environment=None, read_delay_ms=0, threads=1,
+              **popen):
         environment = {**os.environ, **(environment or {})}
         if read_delay_ms:
             environment["LD_PRELOAD"] = SLOW_READS
             environment["GLMD_TEST_READ_DELAY_MS"] = str(read_delay_ms)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [program, "--socket", self.path, "--threads", "1", *arguments],
+                [program, "--socket", self.path, "--threads", str(threads), *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, **popen)
         return self
 

@@ -196,8 +196,8 @@ class Sockets(unittest.TestCase):
         self.assertEqual(client.answer()[1][0], "DONE")
         self.assertEqual(daemon.terminate(), 0)
 
-    @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody with a limit")
-    def test_no_room_for_threads_is_one_line(self):
+    def start_with_threads(self, count, has_trace=False):
+        """The exit code and log of a daemon that may have so many threads."""
         daemon = Daemon(self)
         os.chown(daemon.folder, 65534, 65534)
         # Copies, since the build may lie where nobody else may go.
@@ -208,10 +208,20 @@ class Sockets(unittest.TestCase):
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        daemon.start("--model", model, program=program, preexec_fn=become_limited)
-        self.assertEqual(daemon.process.wait(LIMIT_S), 75, daemon.read_log())
-        self.assertRegex(daemon.read_log(), r"glmd: threads: Resource temporarily unavailable")
+            resource.setrlimit(resource.RLIMIT_NPROC, (count, count))
+        trace = ("--trace-routing", os.path.join(daemon.folder, "trace")) if has_trace else ()
+        daemon.start("--model", model, *trace, threads=8, program=program,
+                     preexec_fn=become_limited)
+        return daemon.process.wait(LIMIT_S), daemon.read_log()
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody with a limit")
+    def test_no_room_for_threads_is_one_line(self):
+        # For none, not even that of a trace, and for some of those that compute.
+        for count, has_trace in ((1, False), (1, True), (6, False)):
+            with self.subTest(count=count, has_trace=has_trace):
+                code, log = self.start_with_threads(count, has_trace)
+                self.assertEqual(code, 75, log)
+                self.assertRegex(log, r"glmd: threads: Resource temporarily unavailable")
 
     def ask_as_nobody(self, path, keys):
         """What a process of another user reads, up to the end of its request."""
