@@ -179,7 +179,8 @@ void examine_place(const MachineFacts& facts, const PlaceFact& place, Findings& 
                      path, place.file_system),
          "ext4 or xfs on a local NVMe disk"});
   }
-  if (place.is_written && place.folders.back().exists && place.free_bytes < gibibyte) {
+  const bool needs_room = place.is_written && place.purpose != "socket";
+  if (needs_room && place.folders.back().exists && place.free_bytes < gibibyte) {
     findings.push_back(
         {Severity::warning, ErrorKind::io,
          fmt::format("{}: {} bytes are free at {}", place.purpose, place.free_bytes, path), ""});

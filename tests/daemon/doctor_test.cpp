@@ -144,6 +144,17 @@ TEST(Doctor, a_folder_that_is_written_must_be_writable_and_have_room) {
   EXPECT_THAT(text, HasSubstr("state: 5 bytes are free"));
 }
 
+// /run is small, and a socket takes nothing of it.
+TEST(Doctor, a_socket_needs_no_room) {
+  const PlaceFact socket{.purpose = "socket",
+                         .folders = {file("/", 0755), file("/run", 0777, may_write | may_enter)},
+                         .is_required = false,
+                         .is_written = true,
+                         .free_bytes = 5};
+  EXPECT_EQ(findings_after([&](MachineFacts& f) { f.places.push_back(socket); }),
+            findings_after([](MachineFacts&) {}));
+}
+
 TEST(Doctor, the_service_does_not_see_home) {
   const auto at_home = [](MachineFacts& f) {
     f.is_service = true;
