@@ -81,7 +81,8 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                        .kv_format = settings.kv_format,
                        .mirrors = settings.mirrors,
                        .observers = records.observers(),
-                       .usage_prior = records.usage_prior()},
+                       .usage_prior = records.usage_prior(),
+                       .experts_held_bytes = &channel.expert_bytes()},
                       progress);
   };
   EngineThread engine(load, channel, clock);

@@ -29,9 +29,10 @@ void MemoryWatch::run() {
   const SteadyClock clock;
   while (wait_for_next()) {
     const int64_t before = controller_.target_bytes();
-    const int64_t expert_bytes = channel_.expert_bytes();
     MemoryReadings readings = read_();
-    readings.expert_bytes = expert_bytes;
+    // After the memory of the process, in which they are: what was read meanwhile must not look
+    // like memory of others, beside which it were still to come.
+    readings.expert_bytes = channel_.expert_bytes();
     readings.now_ms = clock.now_ns() / 1'000'000;
     const int64_t target = controller_.update(readings);
     if (target == before) continue;

@@ -40,6 +40,7 @@ struct ServedModelOptions {
   std::vector<std::string> mirrors = {};
   std::vector<RoutingObserver*> observers = {};  // outlive the model
   std::vector<float> usage_prior = {};
+  std::atomic<int64_t>* experts_held_bytes = nullptr;  // kept up to date; outlives the model
 };
 
 // Runs on the compute thread.

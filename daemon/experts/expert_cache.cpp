@@ -182,7 +182,7 @@ void ExpertCache::shrink(SizeClass& size_class, int64_t slot_count) {
     const int32_t slot = take_spare(size_class);
     if (slot < 0) return;
     slots_[slot].state = State::given_back;
-    if (std::exchange(slots_[slot].is_held, false)) held_bytes_ -= size_class.bytes;
+    if (std::exchange(slots_[slot].is_held, false)) add_held_bytes(-size_class.bytes);
     arena_.give_back({slots_[slot].bytes, static_cast<size_t>(size_class.bytes)});
     --size_class.slot_count;
   }
@@ -466,9 +466,20 @@ void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
   slot.state = State::loading;
   slot.purpose = purpose;
   slot.is_let_go = slot.is_cancelled = slot.is_warming = slot.was_reread = false;
-  if (!std::exchange(slot.is_held, true)) held_bytes_ += classes_[slot.size_class].bytes;
+  if (!std::exchange(slot.is_held, true)) add_held_bytes(classes_[slot.size_class].bytes);
   add_to_counts(slot, 1);
   entries_[expert].slot = index;
+}
+
+void ExpertCache::publish_held_bytes(std::atomic<int64_t>& to) {
+  published_held_bytes_ = &to;
+  add_held_bytes(0);
+}
+
+void ExpertCache::add_held_bytes(int64_t bytes) {
+  held_bytes_ += bytes;
+  if (published_held_bytes_ == nullptr) return;
+  published_held_bytes_->store(held_bytes_, std::memory_order_relaxed);
 }
 
 void ExpertCache::make_free(int32_t index) {

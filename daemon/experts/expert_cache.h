@@ -5,6 +5,7 @@
 // Thread: compute. The reader's threads write only into slots that are loading.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -143,6 +144,8 @@ class ExpertCache {
   const ExpertCacheStats& stats() const { return stats_; }
   int64_t slot_count() const;                         // that may take memory
   int64_t held_bytes() const { return held_bytes_; }  // of slots that took it: were read into
+  // Keeps `to` equal to that, for other threads.
+  void publish_held_bytes(std::atomic<int64_t>& to);
   int64_t resident_count() const;
 
  private:
@@ -196,6 +199,7 @@ class ExpertCache {
   void refresh(int32_t slot);
   void begin_read(int32_t slot, int32_t expert, Purpose purpose);
   void set_purpose(int32_t slot, Purpose purpose);
+  void add_held_bytes(int64_t bytes);
   void make_free(int32_t slot);
   void release(int32_t slot);
   ExpertLease pin(int32_t slot);
@@ -239,6 +243,7 @@ class ExpertCache {
   int64_t reading_count_ = 0;  // all
   int64_t reading_since_ns_ = 0;
   int64_t held_bytes_ = 0;
+  std::atomic<int64_t>* published_held_bytes_ = nullptr;
   SteadyClock clock_;
   ExpertCacheStats stats_;
 };

@@ -1,4 +1,4 @@
-// Where the loop thread and the compute thread meet: two queues of values and two numbers. The only
+// Where the loop thread and the compute thread meet: two queues of values and a few numbers. The only
 // lock between them. Commands are bounded by what the server admits (limits.h), events by what
 // sessions may have outstanding; so neither side ever waits for room.
 #pragma once
@@ -23,7 +23,8 @@ class Channel {
 
   // Thread: any.
   void send(Command command);
-  int64_t expert_bytes() const { return expert_bytes_.load(std::memory_order_relaxed); }
+  // The memory that experts take by now: their cache writes it whenever it changes.
+  std::atomic<int64_t>& expert_bytes() { return expert_bytes_; }
 
   // Thread: loop.
   std::vector<Event> take_events();
@@ -36,11 +37,7 @@ class Channel {
   std::vector<Command> take_commands();      // never waits
   std::vector<Command> wait_for_commands();  // sleeps until there is one
   void send(Event event);
-  // Once a layer, with the memory that experts take by now.
-  void beat(int64_t expert_bytes = 0) {
-    heartbeat_.fetch_add(1, std::memory_order_relaxed);
-    expert_bytes_.store(expert_bytes, std::memory_order_relaxed);
-  }
+  void beat() { heartbeat_.fetch_add(1, std::memory_order_relaxed); }  // once a layer
 
  private:
   std::mutex mutex_;

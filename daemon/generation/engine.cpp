@@ -85,7 +85,7 @@ void Engine::run_passes() {
 
 bool Engine::warm_up() {
   const bool has_more = model_.warm_up();
-  channel_.beat(model_.experts_held_bytes());
+  channel_.beat();
   return has_more;
 }
 
@@ -220,7 +220,7 @@ void Engine::handle(ResizeExperts& resize) {
 void Engine::resize_experts() {
   if (!arena_wanted_bytes_) return;
   arena_bytes_ = model_.resize_experts(*arena_wanted_bytes_);
-  channel_.beat(model_.experts_held_bytes());
+  channel_.beat();
   if (*arena_bytes_ <= *arena_wanted_bytes_) arena_wanted_bytes_.reset();
 }
 
@@ -306,7 +306,7 @@ void Engine::begin_pass(Pass& pass) {
 
 void Engine::run_layer(Pass& pass) {
   const Result<void> result = pass.forward->run_layer();
-  channel_.beat(model_.experts_held_bytes());
+  channel_.beat();
   if (result.ok()) {
     for (const PassPart& part : pass.parts) {
       if (part.session == nullptr) continue;

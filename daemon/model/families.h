@@ -1,6 +1,7 @@
 // Which model runs a container: one line per family (glmd.json names it).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct ModelOptions {
   int64_t rows_max = 512;              // of one pass
   bool with_draft = false;             // caches and experts of the draft layer
   Verify verify = Verify::first_read;
+  std::atomic<int64_t>* experts_held_bytes = nullptr;  // kept up to date; outlives the model
   StepTimes* times = nullptr;  // measured where given; outlives the model
   LookAhead look_ahead = LookAhead::automatic;
   RoutingSource* routing = nullptr;              // outlives the model; null: the routers route

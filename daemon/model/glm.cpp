@@ -461,6 +461,9 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
     const float uses = options.usage_prior[expert];
     if (uses > 0) model->cache_->seed_heat(static_cast<int32_t>(expert), uses);
   }
+  if (options.experts_held_bytes != nullptr) {
+    model->cache_->publish_held_bytes(*options.experts_held_bytes);
+  }
   model->cache_->plan_warm_up(std::move(warm_up));
   model->cache_->allow_read_ahead(options.look_ahead != LookAhead::off);
   model->pool_ = TRY(CachePool::create(std::move(layout), options.kv_pool_bytes));

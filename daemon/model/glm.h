@@ -30,7 +30,6 @@ class GlmModel : public Model {
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return cache_->stats(); }
   double head_seconds() const override { return head_seconds_; }
-  int64_t experts_held_bytes() const override { return cache_->held_bytes(); }
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool warm_up() override { return cache_->warm_up(); }
   bool has_locked_weights() const override { return has_locked_weights_; }

@@ -86,7 +86,6 @@ class Model {
   virtual ExpertCacheStats expert_stats() const { return {}; }
   // Time spent in output heads so far.
   virtual double head_seconds() const { return 0; }
-  virtual int64_t experts_held_bytes() const { return 0; }  // memory that they take now
   // Between layers: the bytes that experts may take from now on. Returns what they take, which is
   // more than wanted while reads are under way or below the floor.
   virtual int64_t resize_experts(int64_t arena_bytes) { return arena_bytes; }

@@ -203,6 +203,21 @@ TEST(ExpertCache, shrinking_evicts_the_coldest_and_growing_takes_the_memory_agai
   EXPECT_EQ(rig.cache.resident_count(), 8);
 }
 
+TEST(ExpertCache, other_threads_see_the_memory_of_a_read_when_it_begins) {
+  Rig rig(16, 8, 8);
+  std::atomic<int64_t> held_bytes{-1};
+  rig.cache.publish_held_bytes(held_bytes);
+  EXPECT_EQ(held_bytes, 0);
+  rig.cache.begin_step({0, 16}, std::vector<ExpertWant>{{3, 1, 1}});
+  ASSERT_TRUE(rig.cache.start_load(3));
+  EXPECT_EQ(held_bytes, expert_size);
+  rig.cache.drain();
+  rig.run({0, 1, 2, 3, 4, 5});
+  EXPECT_EQ(held_bytes, 6 * expert_size);
+  rig.cache.resize(2 * expert_size);
+  EXPECT_EQ(held_bytes, 2 * expert_size);
+}
+
 // Four layers of 16 experts in 32 slots, 4 of which are buffers: each layer's share is 7.
 TEST(ExpertCache, a_stream_reads_each_expert_once_and_leaves_the_other_layers_alone) {
   Rig rig(64, 32, 9);
