@@ -19,15 +19,6 @@ bool goes_before(const SlotUse& a, const SlotUse& b) {
   return a.last_step < b.last_step;
 }
 
-int32_t choose_victim(std::span<const SlotUse> slots) {
-  int32_t victim = -1;
-  for (int32_t slot = 0; slot < static_cast<int32_t>(slots.size()); ++slot) {
-    if (!slots[slot].is_evictable) continue;
-    if (victim < 0 || goes_before(slots[slot], slots[victim])) victim = slot;
-  }
-  return victim;
-}
-
 int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count) {
   const auto layer_count = static_cast<int64_t>(held.size());
   if (own >= 0 && held[own] > 0 && held[own] >= slot_count / layer_count) return own;

@@ -21,8 +21,7 @@ constexpr double half_life_tokens_for(double arena_share) {
 struct SlotUse {
   double heat = -1e300;  // log2 of the decayed count, projected to time 0
   int64_t last_step = -1;
-  bool is_evictable = false;  // holds an expert that nobody reads or pins
-  bool is_wanted = false;     // by the step that runs: goes only where nothing else is left
+  bool is_wanted = false;  // by the step that runs: goes only where nothing else is left
 };
 
 // `heat` after `uses` more uses at `time`, in the unit of the half-life.
@@ -30,9 +29,6 @@ double add_uses(double heat, double uses, int64_t time, double half_life);
 
 // The order of victims: what the step does not want, then the coldest, ties by least recent use.
 bool goes_before(const SlotUse& a, const SlotUse& b);
-
-// The first evictable slot in that order, ties by lowest index; -1 where there is none.
-int32_t choose_victim(std::span<const SlotUse> slots);
 
 // The layer that gives up a slot, when layer `own` needs one more and layer i holds held[i]: itself
 // from its equal share on, rounded down, else the one that holds most (the lowest such). Rounded
@@ -42,8 +38,8 @@ int32_t choose_victim(std::span<const SlotUse> slots);
 // lose to LRU. own -1: no layer's.
 int32_t choose_giver(std::span<const int64_t> held, int32_t own, int64_t slot_count);
 
-// The victim of each layer without looking at every slot: heaps of the evictable ones. O(log n) a
-// change.
+// The victim of each layer, the first in that order, ties by lowest index, without looking at every
+// slot: heaps of those whose expert nobody reads or pins. O(log n) a change.
 class VictimQueue {
  public:
   VictimQueue(int64_t slot_count, int64_t layer_count)
@@ -52,6 +48,7 @@ class VictimQueue {
   // The slot is evictable from now on, or its use changed. It stays with its layer until removed.
   void put(int32_t slot, int32_t layer, const SlotUse& use);
   void remove(int32_t slot);  // of no effect where it is not in the queue
+  // -1 where nothing is evictable.
   int32_t first(int32_t layer) const { return heaps_[layer].empty() ? -1 : heaps_[layer].front(); }
   const SlotUse& use(int32_t slot) const { return uses_[slot]; }
 

@@ -495,10 +495,7 @@ void ExpertCache::make_free(int32_t index) {
 }
 
 SlotUse ExpertCache::use_of(const Entry& entry) const {
-  return {.heat = entry.heat,
-          .last_step = entry.last_step,
-          .is_evictable = true,
-          .is_wanted = entry.last_step == step_};
+  return {.heat = entry.heat, .last_step = entry.last_step, .is_wanted = entry.last_step == step_};
 }
 
 // Tells the queue of victims what changed.

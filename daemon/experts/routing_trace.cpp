@@ -146,7 +146,7 @@ RoutingShape routing_shape(const Container& container) {
                      .experts = config.n_routed_experts,
                      .chosen = config.experts_per_token,
                      .expert_bytes = {}};
-  for (int64_t layer = 0; layer < config.layers + config.draft_layers; ++layer) {
+  for (int64_t layer = 0; layer < config.all_layers(); ++layer) {
     const Tensor* expert = container.find(fmt::format("layers.{}.experts.0", layer));
     shape.expert_bytes.push_back(expert == nullptr ? 0 : expert->bytes);
   }

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "platform/json.h"
@@ -23,7 +25,6 @@ struct Manifest {
     std::string name;  // one of accompanying_names
     int64_t bytes = 0;
     uint64_t hash = 0;  // XXH3-64
-    bool operator==(const AccompanyingFile&) const = default;
   };
   struct TensorEntry {
     TensorLayout layout = TensorLayout::matrix;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "platform/aligned_memory.h"
+#include "platform/json.h"
 
 namespace glmd {
 namespace {
@@ -173,10 +174,7 @@ Result<SafetensorsHeader> read_safetensors_header(const File& file) {
     if (!names.insert(name).second) {
       return error(ErrorKind::bad_input, "{}: tensor {}: stands twice in the header", path, name);
     }
-    if (name == "__metadata__") {
-      if (entry.is_object()) header.metadata = entry.members();
-      continue;
-    }
+    if (name == "__metadata__") continue;
     header.tensors.push_back(TRY(read_entry(name, entry, data_bytes, path)));
   }
   std::sort(header.tensors.begin(), header.tensors.end(),

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "platform/file.h"
-#include "platform/json.h"
 #include "platform/result.h"
 
 namespace glmd {
@@ -26,7 +25,6 @@ struct StoredTensor {
 struct SafetensorsHeader {
   // In the order of their bytes, which follow each other without holes.
   std::vector<StoredTensor> tensors;
-  std::vector<Json::Member> metadata;
   int64_t data_offset = 0;
 };
 

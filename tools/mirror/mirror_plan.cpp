@@ -18,7 +18,7 @@ std::vector<const Tensor*> even_order(const Container& container) {
   const CheckpointConfig& config = container.checkpoint();
   std::vector<const Tensor*> order;
   for (int64_t expert = 0; expert < config.n_routed_experts; ++expert) {
-    for (int64_t layer = 0; layer < config.layers + config.draft_layers; ++layer) {
+    for (int64_t layer = 0; layer < config.all_layers(); ++layer) {
       const Tensor* tensor = find_expert(container, layer, expert);
       if (tensor != nullptr) order.push_back(tensor);
     }

@@ -77,7 +77,7 @@ class DaemonCache {
     for (const ReplayUse& use : wanted) {
       if (!holds(use.expert)) continue;
       victims_.put(slot_of_[use.expert], layer_of(use.expert),
-                   {.heat = heat_[use.expert], .last_step = step_, .is_evictable = true});
+                   {.heat = heat_[use.expert], .last_step = step_});
     }
   }
 
