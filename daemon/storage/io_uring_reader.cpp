@@ -50,8 +50,10 @@ Result<std::unique_ptr<IoUringReader>> IoUringReader::open(const std::vector<std
 Result<std::unique_ptr<IoUringReader>> IoUringReader::start(std::vector<File> files,
                                                             int in_flight_max,
                                                             const ReadQueueOptions& options) {
+  File wake_up(::eventfd(0, EFD_CLOEXEC), "eventfd");
+  if (wake_up.descriptor() < 0) return ring_error("make an eventfd", -errno);
   std::unique_ptr<IoUringReader> reader(
-      new IoUringReader(std::move(files), in_flight_max, options));
+      new IoUringReader(std::move(files), std::move(wake_up), in_flight_max, options));
   std::promise<Result<void>> is_set_up;
   reader->thread_ = std::thread([&reader = *reader, &is_set_up] {
     // The ring belongs to the thread that makes it.
@@ -63,11 +65,10 @@ Result<std::unique_ptr<IoUringReader>> IoUringReader::start(std::vector<File> fi
   return reader;
 }
 
-IoUringReader::IoUringReader(std::vector<File> files, int in_flight_max,
+IoUringReader::IoUringReader(std::vector<File> files, File wake_up, int in_flight_max,
                              const ReadQueueOptions& options)
-    : queue_(std::move(files), options), wake_up_(::eventfd(0, EFD_CLOEXEC), "eventfd") {
+    : queue_(std::move(files), options), wake_up_(std::move(wake_up)) {
   CHECK(in_flight_max >= 1);
-  CHECK(wake_up_.descriptor() >= 0);
   slots_.resize(static_cast<size_t>(in_flight_max));
   for (size_t slot = slots_.size(); slot-- > 0;) free_slots_.push_back(slot);
 }

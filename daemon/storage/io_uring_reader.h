@@ -40,7 +40,8 @@ class IoUringReader : public BlockReader {
   ReadCounters counters() const override { return queue_.counters(); }
 
  private:
-  IoUringReader(std::vector<File> files, int in_flight_max, const ReadQueueOptions& options);
+  IoUringReader(std::vector<File> files, File wake_up, int in_flight_max,
+                const ReadQueueOptions& options);
   Result<void> set_up();
   void wake();
   void serve();

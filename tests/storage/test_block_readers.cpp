@@ -2,6 +2,7 @@
 // bytes or an error that names the place, whatever is promoted, cancelled or destroyed meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <functional>
@@ -316,6 +317,17 @@ INSTANTIATE_TEST_SUITE_P(All, BlockReaders,
                                          ring_case("ring_of_one", 1), ring_case("ring_of_eight", 8),
                                          late_case(), replica_case()),
                          [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST(IoUringReader, without_a_descriptor_left_it_cannot_be_had) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto reader = IoUringReader::start({}, 1, {});
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(reader.ok());
+  EXPECT_EQ(reader.error().kind, ErrorKind::unavailable);
+}
 
 TEST(ReaderChoice, what_is_chosen_is_said) {
   const TemporaryFolder folder;
