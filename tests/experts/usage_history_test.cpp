@@ -171,7 +171,8 @@ TEST(UsagePrior, every_layer_weighs_the_same_few_tokens) {
 // A file may say anything: what came out infinite would never be evicted.
 TEST(UsagePrior, stays_finite_for_the_smallest_counts) {
   const float least = std::numeric_limits<float>::denorm_min();
-  EXPECT_THAT(usage_prior(std::vector<float>{least, least, 0, 0}, 4, 2, 4), ElementsAre(4, 4, 0, 0));
+  EXPECT_THAT(usage_prior(std::vector<float>{least, least, 0, 0}, 4, 2, 4),
+              ElementsAre(4, 4, 0, 0));
 }
 
 std::vector<ExpertExtent> extents_of(int32_t count, int64_t bytes) {
