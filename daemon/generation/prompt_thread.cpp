@@ -7,7 +7,6 @@
 namespace glmd {
 
 PromptThread::~PromptThread() {
-  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
@@ -22,7 +21,6 @@ void PromptThread::make(Submit submit) {
     submits_.push_back(std::move(submit));
   }
   has_changed_.notify_one();
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
 void PromptThread::forget(RequestId id) {

@@ -1,7 +1,6 @@
 // Makes long prompts into tokens beside the compute thread, one after the other: the slowest text,
 // megabytes without a space, takes seconds, and no other request may wait for it. What is done
-// comes back to the engine as a command. Thread: compute, but for the one it starts with its first
-// prompt.
+// comes back to the engine as a command. Thread: compute, and its own.
 #pragma once
 
 #include <condition_variable>
@@ -20,13 +19,15 @@ class PromptThread {
   // Longer ones, rendered, belong here: of the slowest text, this much takes 40 ms.
   static constexpr int64_t prompt_bytes_min = 64 << 10;
 
-  // The arguments outlive this.
+  // The arguments outlive this. Throws std::system_error where no thread is to be had: at the
+  // start, not with somebody's first long prompt.
   PromptThread(const Tokenizer* tokenizer, int64_t vocabulary, int64_t text_bytes_max,
                Channel& channel)
       : tokenizer_(tokenizer),
         vocabulary_(vocabulary),
         text_bytes_max_(text_bytes_max),
-        channel_(channel) {}
+        channel_(channel),
+        thread_([this] { run(); }) {}
   ~PromptThread();  // waits for the prompt in work
   PromptThread(const PromptThread&) = delete;
   PromptThread& operator=(const PromptThread&) = delete;

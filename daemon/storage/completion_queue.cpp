@@ -1,5 +1,6 @@
 #include "storage/completion_queue.h"
 
+#include <system_error>
 #include <utility>
 
 #include "storage/manifest.h"
@@ -42,12 +43,24 @@ void CompletionQueue::add(const ReadRequest& request, Result<void> result) {
     hand_over({.tag = request.tag, .result = std::move(result)});
     return;
   }
+  if (!hand_to_checker(request)) {
+    hand_over({.tag = request.tag, .result = compare_checksum(request)});
+  }
+}
+
+// False where there is no room for its thread.
+bool CompletionQueue::hand_to_checker(const ReadRequest& request) {
   {
     const std::lock_guard lock(mutex_);
+    try {
+      if (!checker_.joinable()) checker_ = std::thread([this] { check_reads(); });
+    } catch (const std::system_error&) {
+      return false;
+    }
     checks_.push_back(request);
-    if (!checker_.joinable()) checker_ = std::thread([this] { check_reads(); });
   }
   has_check_.notify_one();
+  return true;
 }
 
 void CompletionQueue::check_reads() {

@@ -46,6 +46,7 @@ class CompletionQueue {
   std::optional<ReadCompletion> poll();
 
  private:
+  bool hand_to_checker(const ReadRequest& request);
   void check_reads();
   void hand_over(ReadCompletion completion);
   ReadCompletion take();

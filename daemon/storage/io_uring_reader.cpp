@@ -88,7 +88,7 @@ Result<void> IoUringReader::set_up() {
 IoUringReader::~IoUringReader() {
   queue_.close();
   wake();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();  // it may be that none could be made
   if (has_ring_) io_uring_queue_exit(&ring_);
 }
 

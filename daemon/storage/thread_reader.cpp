@@ -21,12 +21,12 @@ ThreadReader::ThreadReader(std::vector<File> files, int thread_count,
                            const ReadQueueOptions& options)
     : queue_(std::move(files), options) {
   CHECK(thread_count >= 1);
-  for (int i = 0; i < thread_count; ++i) threads_.emplace_back([this] { serve(); });
+  for (int i = 0; i < thread_count; ++i) threads_.threads.emplace_back([this] { serve(); });
 }
 
-ThreadReader::~ThreadReader() {
-  queue_.close();
-  for (std::thread& thread : threads_) thread.join();
+ThreadReader::Threads::~Threads() {
+  queue.close();
+  for (std::thread& thread : threads) thread.join();
 }
 
 void ThreadReader::serve() {

@@ -21,7 +21,7 @@ class ThreadReader : public BlockReader {
                                                     const ReadQueueOptions& options = {});
   ThreadReader(std::vector<File> files, int thread_count, const ReadQueueOptions& options);
   // Waits for segments that are under way; those not begun are dropped.
-  ~ThreadReader() override;
+  ~ThreadReader() override = default;
   ThreadReader(const ThreadReader&) = delete;
   ThreadReader& operator=(const ThreadReader&) = delete;
 
@@ -36,8 +36,15 @@ class ThreadReader : public BlockReader {
  private:
   void serve();
 
+  // Ends them all, also where the next one could not be made.
+  struct Threads {
+    ReadQueue& queue;
+    std::vector<std::thread> threads = {};
+    ~Threads();
+  };
+
   ReadQueue queue_;
-  std::vector<std::thread> threads_;
+  Threads threads_{queue_};
 };
 
 }  // namespace glmd

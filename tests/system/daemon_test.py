@@ -217,7 +217,7 @@ class Sockets(unittest.TestCase):
     @unittest.skipIf(os.geteuid() != 0, "needs root to become somebody with a limit")
     def test_no_room_for_threads_is_one_line(self):
         # For none, not even that of a trace, and for some of those that compute.
-        for count, has_trace in ((1, False), (1, True), (6, False)):
+        for count, has_trace in ((1, False), (1, True), (6, False), (9, False), (10, False)):
             with self.subTest(count=count, has_trace=has_trace):
                 code, log = self.start_with_threads(count, has_trace)
                 self.assertEqual(code, 75, log)
