@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "platform/file.h"
 #include "platform/unix_socket.h"
@@ -59,8 +60,9 @@ std::vector<Error> check_places(const Settings& settings, const Container& conta
     add(check_written_folder(*settings.state_directory), "state-directory");
   }
   if (settings.trace_routing) add(check_trace(*settings.trace_routing), "trace-routing");
-  for (const std::string& folder : settings.mirrors) {
-    const Result<Mirror> mirror = Mirror::open(folder, container);
+  const std::span<const std::string> mirrors = settings.mirrors;
+  for (size_t i = 0; i < mirrors.size(); ++i) {
+    const Result<Mirror> mirror = Mirror::open(mirrors[i], container, mirrors.first(i));
     if (!mirror.ok()) faults.push_back(with_context(mirror.error(), "mirrors"));
   }
   return faults;

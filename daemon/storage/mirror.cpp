@@ -1,5 +1,7 @@
 #include "storage/mirror.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <optional>
 
@@ -30,6 +32,21 @@ Result<MirrorManifest> read_either(const std::string& folder) {
   if (path_exists(folder + "/glmd.json")) return whole_copy(folder);
   return error(ErrorKind::not_found, "{}: no mirror: wanted {} or glmd.json in it", folder,
                MirrorManifest::file_name);
+}
+
+// By device and inode, whatever names, links and mounts lead there.
+bool is_same_file(const std::string& a, const std::string& b) {
+  struct stat status_a {
+  }, status_b{};
+  if (::stat(a.c_str(), &status_a) != 0 || ::stat(b.c_str(), &status_b) != 0) return false;
+  return status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
+}
+
+Result<void> refuse_same_file(const std::string& folder, const std::string& other,
+                              const std::string& name) {
+  if (!is_same_file(folder + "/" + name, other + "/" + name)) return {};
+  return error(ErrorKind::bad_input, "mirror {}: {}: wanted a copy, got the same file as in {}",
+               folder, name, other);
 }
 
 }  // namespace
@@ -75,7 +92,8 @@ Result<MirrorManifest> MirrorManifest::read(const std::string& folder) {
   return parse(TRY(read_json_file(path, manifest_bytes_max)), path);
 }
 
-Result<Mirror> Mirror::open(const std::string& folder, const Container& container) {
+Result<Mirror> Mirror::open(const std::string& folder, const Container& container,
+                            std::span<const std::string> others) {
   const MirrorManifest manifest = TRY(read_either(folder));
   if (manifest.identity != container.identity()) {
     return error(ErrorKind::bad_input, "mirror {}: identity: wanted {:016x} (of {}), got {:016x}",
@@ -96,7 +114,10 @@ Result<Mirror> Mirror::open(const std::string& folder, const Container& containe
   for (size_t file = 0; file < mirror.file_of.size(); ++file) {
     if (mirror.file_of[file] < 0) continue;
     const std::string& original = container.files()[file];
-    const std::string path = folder + "/" + std::filesystem::path(original).filename().string();
+    const std::string name = std::filesystem::path(original).filename().string();
+    TRY(refuse_same_file(folder, container.folder(), name));
+    for (const std::string& other : others) TRY(refuse_same_file(folder, other, name));
+    const std::string path = folder + "/" + name;
     const File wanted_file = TRY(File::open_read_only(original));
     const File got_file = TRY(File::open_read_only(path));
     const int64_t wanted = TRY(wanted_file.size_bytes()), got = TRY(got_file.size_bytes());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,8 +36,10 @@ struct Mirror {
   std::vector<int32_t> file_of;    // container's file -> index in `paths`, or -1
   std::set<std::pair<int32_t, int64_t>> expert_places;  // container's file and offset
 
-  // Refuses, with `bad_input`, what is not of this container.
-  static Result<Mirror> open(const std::string& folder, const Container& container);
+  // Refuses, with `bad_input`, what is not of this container, and what is no copy: files that are
+  // the container's own or those of `others`, folders that are read already.
+  static Result<Mirror> open(const std::string& folder, const Container& container,
+                             std::span<const std::string> others = {});
 };
 
 }  // namespace glmd

@@ -348,10 +348,11 @@ ReplicaSource source_of(const Container& container, const ReaderSettings& settin
 }
 
 ReplicaSource source_of(const std::string& folder, const Container& container,
-                        const ReaderSettings& settings) {
+                        std::span<const std::string> others, const ReaderSettings& settings) {
   return {.name = folder,
-          .open = [folder, &container, settings](ReadSignal& signal) -> Result<ReplicaCopy> {
-            Mirror mirror = TRY(Mirror::open(folder, container));
+          .open = [folder, &container, others = std::vector(others.begin(), others.end()),
+                   settings](ReadSignal& signal) -> Result<ReplicaCopy> {
+            Mirror mirror = TRY(Mirror::open(folder, container, others));
             ReplicaCopy copy = TRY(open_copy(mirror.paths, settings, signal));
             copy.file_of = std::move(mirror.file_of);
             copy.places = std::move(mirror.expert_places);
@@ -366,8 +367,8 @@ Result<OpenedReader> open_expert_reader(const Container& container,
                                         const ReaderSettings& settings) {
   if (mirrors.empty()) return open_block_reader(container.files(), settings);
   std::vector<ReplicaSource> sources = {source_of(container, settings)};
-  for (const std::string& folder : mirrors) {
-    sources.push_back(source_of(folder, container, settings));
+  for (size_t i = 0; i < mirrors.size(); ++i) {
+    sources.push_back(source_of(mirrors[i], container, std::span(mirrors).first(i), settings));
   }
   static const SteadyClock clock;
   std::unique_ptr<ReplicaSet> set = TRY(ReplicaSet::open(std::move(sources), clock));

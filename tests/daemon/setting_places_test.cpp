@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "platform/file.h"
+#include "storage/mirror.h"
 #include "tests/support/temporary_folder.h"
 
 namespace glmd {
@@ -21,7 +24,8 @@ class Places : public testing::Test {
   std::vector<std::string> faults() const {
     std::vector<std::string> messages;
     for (const Error& fault : check_places(settings_, container_)) {
-      EXPECT_EQ(exit_code(fault.kind), fault.message.starts_with("mirrors") ? 66 : 78);
+      const int code = fault.message.starts_with("mirrors") ? exit_code(fault.kind) : 78;
+      EXPECT_EQ(exit_code(fault.kind), code);
       messages.push_back(fault.message);
     }
     return messages;
@@ -36,9 +40,26 @@ TEST_F(Places, what_can_be_used_is_no_fault_and_nothing_is_made) {
   settings_.socket = folder_ / "s";
   settings_.state_directory = folder_ / ".";
   settings_.trace_routing = folder_ / "trace";
-  settings_.mirrors = {embedded_model};
   EXPECT_THAT(faults(), ElementsAre());
   EXPECT_TRUE(list_directory(folder_ / ".").value().empty());
+}
+
+TEST_F(Places, a_mirror_is_a_copy_and_named_once) {
+  const std::string copy = folder_ / "copy", link = folder_ / "link";
+  std::filesystem::copy(embedded_model, copy);
+  settings_.mirrors = {copy};
+  EXPECT_THAT(faults(), ElementsAre());
+  std::filesystem::create_directory_symlink(embedded_model, link);
+  settings_.mirrors = {embedded_model, copy, link, copy + "/."};
+  const auto same = [](const std::string& folder, const std::string& other) {
+    return "mirrors: mirror " + folder +
+           ": experts-001.safetensors: wanted a copy, got the same file as in " + other;
+  };
+  EXPECT_THAT(faults(), ElementsAre(same(embedded_model, embedded_model),
+                                    same(link, embedded_model), same(copy + "/.", copy)));
+  const Result<Mirror> mirror = Mirror::open(link, container_);
+  ASSERT_FALSE(mirror.ok());
+  EXPECT_EQ(mirror.error().kind, ErrorKind::bad_input);
 }
 
 TEST_F(Places, all_that_is_not_there_is_named) {
@@ -50,6 +71,7 @@ TEST_F(Places, all_that_is_not_there_is_named) {
                                     "state-directory: /nonexistent: No such file or directory",
                                     "trace-routing: /nonexistent: No such file or directory",
                                     StartsWith("mirrors: /nonexistent: no mirror")));
+  EXPECT_EQ(exit_code(Mirror::open("/nonexistent", container_).error().kind), 66);
 }
 
 TEST_F(Places, what_is_something_else_is_told) {

@@ -294,6 +294,28 @@ class Places(unittest.TestCase):
         self.assertEqual(daemon.terminate(), 0)
 
 
+class Mirrors(unittest.TestCase):
+    """Copies of the embedded model's experts, sound or not."""
+
+    def copy_of(self, daemon, name):
+        folder = os.path.join(daemon.folder, name)
+        shutil.copytree(MINI, folder)
+        return folder
+
+    def test_what_is_no_copy_is_refused(self):
+        daemon = Daemon(self)
+        mirror = self.copy_of(daemon, "mirror")
+        for folders, fault in (((MINI,), (MINI, MINI)), ((mirror, mirror), (mirror, mirror))):
+            arguments = [word for folder in folders for word in ("--mirror", folder)]
+            for check in ([], ["--check"]):
+                result = subprocess.run([GLMD, "--socket", daemon.path, *check, *arguments],
+                                        capture_output=True, text=True, timeout=LIMIT_S,
+                                        check=False)
+                self.assertEqual(result.returncode, 65, result.stderr)
+                self.assertIn(f"mirror {fault[0]}: experts-001.safetensors: wanted a copy, got "
+                              f"the same file as in {fault[1]}\n", result.stderr)
+
+
 class Requests(unittest.TestCase):
     def test_sigterm_lets_a_running_request_end(self):
         daemon = Daemon(self).start_ready()
