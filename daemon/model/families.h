@@ -31,9 +31,9 @@ struct ModelOptions {
   KvFormat kv_format = KvFormat::f16;  // a reference container has f32 whatever this says
   int64_t rows_max = 512;              // of one pass
   bool with_draft = false;             // caches and experts of the draft layer
-  Verify verify = Verify::first_read;
+  Verify verify = Verify::first_read;  // with mirrors: always
   std::atomic<int64_t>* experts_held_bytes = nullptr;  // kept up to date; outlives the model
-  StepTimes* times = nullptr;  // measured where given; outlives the model
+  StepTimes* times = nullptr;                          // measured where given; outlives the model
   LookAhead look_ahead = LookAhead::automatic;
   RoutingSource* routing = nullptr;              // outlives the model; null: the routers route
   std::vector<RoutingObserver*> observers = {};  // of every routed row; they outlive the model

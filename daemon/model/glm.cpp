@@ -450,12 +450,14 @@ Result<std::unique_ptr<Model>> GlmModel::open(const Container& container,
   }
 
   model->reader_ = TRY(open_expert_reader(container, options.mirrors, options.reader));
+  // Reads of copies are split at ever another point: a check of one says nothing of the next.
+  const Verify verify = options.mirrors.empty() ? options.verify : Verify::always;
   const int64_t experts_in_cache = std::ssize(experts.extents);
   std::vector<int32_t> warm_up =
       warm_start_order(options.usage_prior, experts.extents, options.arena_bytes);
   model->cache_.emplace(
       TRY(ExpertCache::create(std::move(experts.extents), options.arena_bytes,
-                              *model->reader_.reader, options.verify, shape.n_routed_experts)));
+                              *model->reader_.reader, verify, shape.n_routed_experts)));
   const int64_t expert_count = std::min(experts_in_cache, std::ssize(options.usage_prior));
   for (int64_t expert = 0; expert < expert_count; ++expert) {
     const float uses = options.usage_prior[expert];

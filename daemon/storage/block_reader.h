@@ -29,7 +29,7 @@ struct ReadRequest {
   uint8_t* target = nullptr;  // 4096-aligned, stays valid until the completion
   uint64_t tag = 0;           // given back; unique among outstanding reads
   ReadUrgency urgency = ReadUrgency::demand;
-  bool is_reread = false;  // the last read gave wrong bytes: from another disk, where there is one
+  bool is_reread = false;  // the last read gave wrong bytes: from any disk that has them right
   std::optional<ReadChecksum> checksum = {};  // compared, by another thread than the caller's
 };
 
@@ -40,9 +40,11 @@ struct ReadCompletion {
 };
 
 struct ReadCounters {
-  int64_t bytes = 0;     // that came, also for reads that failed or were cancelled
-  int64_t busy_ns = 0;   // with at least one read under way
-  int64_t failures = 0;  // reads that failed; not those cancelled, nor those with wrong bytes
+  int64_t bytes = 0;    // that came, also for reads that failed or were cancelled
+  int64_t busy_ns = 0;  // with at least one read under way
+  // Reads that failed, not those cancelled. With wrong bytes: only copies that one of several disks
+  // was found to have wrong.
+  int64_t failures = 0;
 };
 
 // One of the disks that are read; for status.

@@ -1,7 +1,10 @@
 #include "storage/replica_set.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <numeric>
+#include <span>
 
 #include "storage/mirror.h"
 
@@ -14,6 +17,26 @@ constexpr double measured_weight = 0.25;                   // of the newest look
 
 ReadCounters sum(const ReadCounters& a, const ReadCounters& b) {
   return {a.bytes + b.bytes, a.busy_ns + b.busy_ns, a.failures + b.failures};
+}
+
+std::pair<int32_t, int64_t> place_of(const ReadRequest& request) {
+  return {request.file, request.offset};
+}
+
+bool contains(const std::vector<size_t>& disks, size_t disk) {
+  return std::find(disks.begin(), disks.end(), disk) != disks.end();
+}
+
+// The checksum names the container's file; what is wrong is this disk's.
+std::string wrong_copy(const std::string& folder, const ReadRequest& request, const Error& error) {
+  const std::string_view file = request.checksum->file_name;
+  const std::string_view name = file.substr(file.rfind('/') + 1);  // all of it where there is none
+  return fmt::format("{}/{}{}", folder, name, error.message.substr(file.size()));
+}
+
+Error no_copy(const std::vector<std::string>& faults, ErrorKind kind) {
+  if (faults.size() == 1) return error(kind, "{}", faults.front());
+  return error(kind, "no disk has it right: {}", fmt::join(faults, "; "));
 }
 
 }  // namespace
@@ -52,6 +75,7 @@ Result<void> ReplicaSet::reopen(Disk& disk) {
   if (disk.copy.reader) disk.past = sum(disk.past, disk.copy.reader->counters());
   disk.copy = std::move(copy);
   disk.measured = {};
+  disk.wrong_places.clear();
   disk.is_in_use = true;
   return {};
 }
@@ -85,15 +109,19 @@ bool ReplicaSet::has(const Disk& disk, const ReadRequest& request) const {
   return !disk.copy.places || disk.copy.places->contains({request.file, request.offset});
 }
 
-// Those in use that have it; if there are none, those that have it.
-std::vector<size_t> ReplicaSet::disks_for(const ReadRequest& request) const {
-  std::vector<size_t> in_use, all;
+// Those that have it and did not fail this read: those in use; else others; else, since nothing is
+// lost by it, those that had it wrong before.
+std::vector<size_t> ReplicaSet::disks_for(const Read& read) const {
+  std::array<std::vector<size_t>, 3> ranks;
   for (size_t i = 0; i < disks_.size(); ++i) {
-    if (!has(disks_[i], request)) continue;
-    all.push_back(i);
-    if (disks_[i].is_in_use) in_use.push_back(i);
+    if (!has(disks_[i], read.request) || contains(read.failed_disks, i)) continue;
+    const bool is_wrong = disks_[i].wrong_places.contains(place_of(read.request));
+    ranks[is_wrong ? 2 : disks_[i].is_in_use ? 0 : 1].push_back(i);
   }
-  return in_use.empty() ? all : in_use;
+  for (std::vector<size_t>& disks : ranks) {
+    if (!disks.empty()) return std::move(disks);
+  }
+  return {};
 }
 
 // A disk not measured yet is taken for as fast as the fastest; a slow one still gets so much that
@@ -119,9 +147,9 @@ int64_t ReplicaSet::backlog_bytes(size_t disk, ReadUrgency urgency) const {
 
 // All disks end at the same time T: share = T * rate - backlog. One whose share would be a crumb is
 // left out and the rest divided again.
-std::vector<ReplicaSet::Share> ReplicaSet::split_anew(const ReadRequest& request) const {
-  std::vector<size_t> disks = disks_for(request);
-  CHECK(!disks.empty());
+std::vector<ReplicaSet::Share> ReplicaSet::split_by_rate(const Read& read) const {
+  const ReadRequest& request = read.request;
+  std::vector<size_t> disks = disks_for(read);
   std::vector<double> shares;
   for (;;) {
     double bytes = static_cast<double>(request.bytes), rate = 0;
@@ -154,29 +182,33 @@ std::vector<ReplicaSet::Share> ReplicaSet::split_anew(const ReadRequest& request
   return split;
 }
 
-// A re-read takes every byte from another disk than the last time.
-std::vector<ReplicaSet::Share> ReplicaSet::split(const ReadRequest& request) const {
-  const auto last = last_shares_.find({request.file, request.offset});
-  const std::vector<size_t> disks = disks_for(request);
-  if (!request.is_reread || last == last_shares_.end() || disks.size() < 2) {
-    return split_anew(request);
+// All of it from one disk tells whether that one has it right: a re-read wants to know, and so does
+// every read while there are suspects.
+std::vector<ReplicaSet::Share> ReplicaSet::split(const Read& read) const {
+  const std::vector<size_t> disks = disks_for(read);
+  CHECK(!disks.empty());
+  const auto suspects = suspects_.find(place_of(read.request));
+  if (suspects != suspects_.end()) {
+    for (const size_t disk : disks) {
+      if (contains(suspects->second, disk)) return {{disk, 0, read.request.bytes}};
+    }
   }
-  std::vector<Share> shares = last->second;
-  for (Share& share : shares) {
-    const auto next = std::upper_bound(disks.begin(), disks.end(), share.disk);
-    share.disk = next == disks.end() ? disks.front() : *next;
-  }
-  return shares;
+  if (read.request.is_reread) return {{disks.front(), 0, read.request.bytes}};
+  return split_by_rate(read);
 }
 
 void ReplicaSet::submit(const ReadRequest& request) {
   retry_disks();
   ++outstanding_;
-  const std::vector<Share> shares = split(request);
-  reads_[request.tag].request = request;
-  for (const Share& share : shares) {
-    submit_part(
-        {.share = share, .tag = request.tag, .urgency = request.urgency, .failed_disks = {}});
+  const auto [read, is_new] = reads_.emplace(request.tag, Read{.request = request});
+  CHECK(is_new);
+  submit_shares(read->second);
+}
+
+void ReplicaSet::submit_shares(const Read& read) {
+  const ReadRequest& request = read.request;
+  for (const Share& share : split(read)) {
+    submit_part({.share = share, .tag = request.tag, .urgency = request.urgency});
   }
 }
 
@@ -198,6 +230,7 @@ void ReplicaSet::submit_part(Part part) {
 void ReplicaSet::promote(uint64_t tag) {
   const auto read = reads_.find(tag);
   if (read == reads_.end()) return;
+  read->second.request.urgency = ReadUrgency::demand;
   for (const uint64_t part_tag : read->second.parts) {
     Part& part = parts_.at(part_tag);
     part.urgency = ReadUrgency::demand;
@@ -224,9 +257,13 @@ ReadCompletion ReplicaSet::wait() {
 
 std::optional<ReadCompletion> ReplicaSet::poll() {
   for (size_t disk = 0; disk < disks_.size(); ++disk) collect(disk);
-  std::optional<ReadCompletion> completion = completions_.poll();
-  outstanding_ -= completion ? 1 : 0;
-  return completion;
+  while (std::optional<ReadCompletion> completion = completions_.poll()) {
+    if (!settle(completion->tag, completion->result)) continue;
+    reads_.erase(completion->tag);
+    --outstanding_;
+    return completion;
+  }
+  return std::nullopt;
 }
 
 void ReplicaSet::collect(size_t index) {
@@ -263,7 +300,12 @@ void ReplicaSet::finish_part(uint64_t part_tag, Result<void> result) {
     read.failure = std::move(result).error();
   } else {
     leave_out(disk, result.error());
-    if (!try_elsewhere(std::move(part))) read.failure = std::move(result).error();
+    read.failed_disks.push_back(part.share.disk);
+    read.faults.push_back(result.error().message);
+    if (!try_elsewhere(part)) {
+      read.failure = read.request.is_reread ? no_copy(read.faults, result.error().kind)
+                                            : std::move(result).error();
+    }
   }
   if (read.parts.empty()) finish_read(tag);
 }
@@ -272,26 +314,76 @@ void ReplicaSet::finish_part(uint64_t part_tag, Result<void> result) {
 bool ReplicaSet::try_elsewhere(Part part) {
   const Read& read = reads_.at(part.tag);
   if (read.is_cancelled || read.failure) return false;
-  part.failed_disks.push_back(part.share.disk);
-  for (const size_t disk : disks_for(read.request)) {
-    if (std::count(part.failed_disks.begin(), part.failed_disks.end(), disk) > 0) continue;
-    part.share.disk = disk;
-    submit_part(std::move(part));
-    return true;
-  }
-  return false;
+  const std::vector<size_t> disks = disks_for(read);
+  if (disks.empty()) return false;
+  part.share.disk = disks.front();
+  submit_part(part);
+  return true;
 }
 
 void ReplicaSet::finish_read(uint64_t tag) {
-  Read read = std::move(reads_.extract(tag).mapped());
+  const Read& read = reads_.at(tag);
   if (read.failure) {
-    completions_.add(read.request, std::move(*read.failure));
+    completions_.add(read.request, *read.failure);
+  } else {
+    completions_.add(read.request, {});
+  }
+}
+
+// What the check of a read means for its disks. False where a re-read goes on at another disk.
+bool ReplicaSet::settle(uint64_t tag, Result<void>& result) {
+  Read& read = reads_.at(tag);
+  if (!read.request.checksum) return true;
+  if (!result.ok() && result.error().kind != ErrorKind::corrupt) return true;
+  judge(read, result.ok());
+  if (result.ok() || !read.request.is_reread) return true;
+  const size_t disk = read.shares.front().disk;  // of all of it
+  read.failed_disks.push_back(disk);
+  read.faults.push_back(wrong_copy(disks_[disk].source.name, read.request, result.error()));
+  if (read.is_cancelled || disks_for(read).empty()) {
+    result = no_copy(read.faults, ErrorKind::corrupt);
+    return true;
+  }
+  read.shares.clear();
+  submit_shares(read);
+  return false;
+}
+
+// One disk's bytes speak for themselves; wrong ones of several make suspects of these. A suspect
+// that is right leaves the others, the last one of which is the wrong one.
+void ReplicaSet::judge(const Read& read, bool is_right) {
+  const Place place = place_of(read.request);
+  std::vector<size_t> disks;
+  for (const Share& share : read.shares) {
+    if (!contains(disks, share.disk)) disks.push_back(share.disk);
+  }
+  if (disks.size() > 1) {
+    if (!is_right) suspects_[place] = std::move(disks);
     return;
   }
-  std::sort(read.shares.begin(), read.shares.end(),
-            [](const Share& a, const Share& b) { return a.offset < b.offset; });
-  last_shares_[{read.request.file, read.request.offset}] = std::move(read.shares);
-  completions_.add(read.request, {});
+  if (!is_right) {
+    call_wrong(disks.front(), place);
+    suspects_.erase(place);
+    return;
+  }
+  disks_[disks.front()].wrong_places.erase(place);
+  const auto suspects = suspects_.find(place);
+  if (suspects == suspects_.end()) return;
+  std::erase(suspects->second, disks.front());
+  if (suspects->second.size() > 1) return;
+  call_wrong(suspects->second.front(), place);
+  suspects_.erase(suspects);
+}
+
+// Logged at 1, 2, 4, 8 ... of a disk.
+void ReplicaSet::call_wrong(size_t index, Place place) {
+  Disk& disk = disks_[index];
+  if (!disk.wrong_places.insert(place).second) return;
+  ++disk.past.failures;
+  const size_t count = disk.wrong_places.size();
+  if (!std::has_single_bit(count)) return;
+  events_.push_back(fmt::format("{}: wrong bytes of {} expert{}, read from the other disks",
+                                disk.source.name, count, count == 1 ? "" : "s"));
 }
 
 ReadCounters ReplicaSet::counters() const {

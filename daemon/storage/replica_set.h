@@ -1,7 +1,10 @@
 // Several disks with copies of the experts, read as one: each request is split over the disks that
 // have it, so that all are done at the same time by what they were measured to give. A disk that
 // fails costs no request: its part is read from another, it is left out, and tried again later.
-// Thread: the compute thread's, like all block readers.
+// Nor does a damaged copy of an expert, as long as one disk has it right: a re-read takes the whole
+// from one disk after the other, checking each, and what was found wrong is not read again. Whom
+// the checksum of a mixture accuses is not known: its disks are suspects until a whole read, of
+// this request or the next, leaves one. Thread: the compute thread's, like all block readers.
 #pragma once
 
 #include <functional>
@@ -63,14 +66,16 @@ class ReplicaSet : public BlockReader {
   std::string description() const;
 
  private:
+  using Place = std::pair<int32_t, int64_t>;  // a request's file and offset
   struct Disk {
     ReplicaSource source;
     ReplicaCopy copy = {};  // without a reader until it could be opened
     bool is_in_use = false;
     int64_t retry_at_ns = 0, retry_pause_ns = 0;
-    double bytes_per_ns = 0;     // 0: not measured yet
-    ReadCounters measured = {};  // of this reader, when the rate was last taken
-    ReadCounters past = {};      // of its earlier readers
+    double bytes_per_ns = 0;            // 0: not measured yet
+    ReadCounters measured = {};         // of this reader, when the rate was last taken
+    ReadCounters past = {};             // of its earlier readers; failures also: copies found wrong
+    std::set<Place> wrong_places = {};  // found since it was opened
   };
   struct Share {
     size_t disk = 0;
@@ -80,14 +85,15 @@ class ReplicaSet : public BlockReader {
     Share share;
     uint64_t tag = 0;  // of the request
     ReadUrgency urgency = ReadUrgency::demand;
-    std::vector<size_t> failed_disks;
   };
   struct Read {
     ReadRequest request;
-    std::vector<uint64_t> parts;  // outstanding
-    std::vector<Share> shares;    // done
+    std::vector<uint64_t> parts = {};  // outstanding
+    std::vector<Share> shares = {};    // done
+    std::vector<size_t> failed_disks = {};
+    std::vector<std::string> faults = {};  // theirs
     bool is_cancelled = false;
-    std::optional<Error> failure;
+    std::optional<Error> failure = {};
   };
 
   ReplicaSet(std::vector<ReplicaSource> sources, const Clock& clock, const ReplicaOptions& options);
@@ -95,16 +101,20 @@ class ReplicaSet : public BlockReader {
   void retry_disks();
   void leave_out(Disk& disk, const Error& cause);
   bool has(const Disk& disk, const ReadRequest& request) const;
-  std::vector<size_t> disks_for(const ReadRequest& request) const;
+  std::vector<size_t> disks_for(const Read& read) const;
   double rate_of(size_t disk) const;
   int64_t backlog_bytes(size_t disk, ReadUrgency urgency) const;
-  std::vector<Share> split(const ReadRequest& request) const;
-  std::vector<Share> split_anew(const ReadRequest& request) const;
+  std::vector<Share> split_by_rate(const Read& read) const;
+  std::vector<Share> split(const Read& read) const;
+  void submit_shares(const Read& read);
   void submit_part(Part part);
   void collect(size_t disk);
   void finish_part(uint64_t part_tag, Result<void> result);
   bool try_elsewhere(Part part);
   void finish_read(uint64_t tag);
+  bool settle(uint64_t tag, Result<void>& result);
+  void judge(const Read& read, bool is_right);
+  void call_wrong(size_t disk, Place place);
   void measure(Disk& disk);
 
   const Clock& clock_;
@@ -112,12 +122,11 @@ class ReplicaSet : public BlockReader {
   ReadSignal signal_;                      // outlives the readers
   CompletionQueue completions_{&signal_};  // checks what several disks gave together
   std::vector<Disk> disks_;
-  std::unordered_map<uint64_t, Read> reads_;
+  std::unordered_map<uint64_t, Read> reads_;  // until handed over
   std::unordered_map<uint64_t, Part> parts_;
   uint64_t next_part_ = 0;
   int64_t outstanding_ = 0;
-  // Which disk gave which bytes of an expert last: a re-read takes them from others.
-  std::map<std::pair<int32_t, int64_t>, std::vector<Share>> last_shares_;
+  std::map<Place, std::vector<size_t>> suspects_;  // two disks or more, one of which is wrong
   std::vector<std::string> events_;
 };
 

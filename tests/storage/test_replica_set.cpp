@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <set>
 
 #include "platform/aligned_memory.h"
+#include "storage/io_uring_reader.h"
 #include "storage/manifest.h"
 #include "storage/replica_set.h"
 #include "storage/thread_reader.h"
@@ -35,15 +38,20 @@ class ReplicaSetTest : public testing::Test {
   // A disk whose reader is spoilt as told; `places`: the experts that are there.
   ReplicaSource source(const std::string& disk, const FaultShares& shares = {},
                        std::optional<std::vector<int64_t>> experts = std::nullopt,
-                       uint32_t seed = 1) {
+                       uint32_t seed = 1, bool by_ring = false) {
     test::write_text(path_of(disk), content_);
     return {.name = disk,
             .open = [=, path = path_of(disk)](ReadSignal& signal) -> Result<ReplicaCopy> {
               ReadQueueOptions options{.segment_bytes = 2 * block};
               options.signal = &signal;
+              std::unique_ptr<BlockReader> reader;
+              if (by_ring) {
+                reader = TRY(IoUringReader::open({path}, 2, options));
+              } else {
+                reader = TRY(ThreadReader::open({path}, 2, options));
+              }
               ReplicaCopy copy;
-              copy.reader = std::make_unique<FaultReader>(
-                  TRY(ThreadReader::open({path}, 2, options)), shares, seed, &signal);
+              copy.reader = std::make_unique<FaultReader>(std::move(reader), shares, seed, &signal);
               copy.file_of = {0};
               if (experts) {
                 copy.places.emplace();
@@ -67,6 +75,48 @@ class ReplicaSetTest : public testing::Test {
             .target = memory_.data() + expert * expert_size,
             .tag = static_cast<uint64_t>(expert),
             .is_reread = is_reread};
+  }
+  ReadRequest checked_request(int64_t expert, bool is_reread = false) {
+    ReadRequest checked = request(expert, is_reread);
+    const auto from = static_cast<size_t>(expert * expert_size);
+    checked.checksum =
+        ReadChecksum{.hash = hash_bytes(std::string_view(content_).substr(from, expert_size)),
+                     .file_name = "/container/experts-003.safetensors"};
+    return checked;
+  }
+  // As the cache does: what is wrong is read once more. How many were.
+  int64_t read_all_checked(BlockReader& reader) {
+    int64_t rereads = 0;
+    std::memset(memory_.data(), 0x55, static_cast<size_t>(memory_.size_bytes()));
+    for (int64_t expert = 0; expert < expert_count; ++expert) {
+      reader.submit(checked_request(expert));
+    }
+    std::set<int64_t> reread;
+    while (reader.outstanding() > 0) {
+      const ReadCompletion completion = reader.wait();
+      const auto expert = static_cast<int64_t>(completion.tag);
+      if (!completion.result.ok() && reread.insert(expert).second) {
+        ++rereads;
+        reader.submit(checked_request(expert, true));
+        continue;
+      }
+      EXPECT_TRUE(completion.result.ok()) << completion.result.error().message;
+      EXPECT_TRUE(is_right(expert));
+    }
+    return rereads;
+  }
+  Result<void> read_checked(BlockReader& reader, int64_t expert, bool is_reread = false) {
+    reader.submit(checked_request(expert, is_reread));
+    return reader.wait().result;
+  }
+  // One byte of a copy, in the block of an expert.
+  void damage(const std::string& disk, int64_t expert, int64_t at_block) {
+    const int64_t at = expert * expert_size + at_block * block + 7;
+    std::fstream copy(path_of(disk), std::ios::in | std::ios::out | std::ios::binary);
+    copy.seekg(at);
+    const auto byte = static_cast<char>(copy.get() ^ 1);
+    copy.seekp(at);
+    copy.put(byte);
   }
   bool is_right(int64_t expert) {
     return std::memcmp(memory_.data() + expert * expert_size,
@@ -175,23 +225,139 @@ TEST_F(ReplicaSetTest, where_all_disks_fail_the_error_is_the_disks_own) {
   EXPECT_EQ(set->outstanding(), 0);
 }
 
-TEST_F(ReplicaSetTest, a_reread_takes_every_byte_from_another_disk) {
+TEST_F(ReplicaSetTest, a_reread_tells_which_copy_is_wrong_and_it_is_not_read_again) {
   const auto set = open({source("a"), source("b")});
-  std::string bad = content_;  // b has wrong bytes where it is asked for the second half
-  bad[expert_size - 1] = static_cast<char>(bad[expert_size - 1] ^ 1);
-  test::write_text(path_of("b"), bad);
-  const ReadChecksum right{.hash = hash_bytes(std::string_view(content_).substr(0, expert_size)),
-                           .file_name = "experts-003.safetensors"};
-  ReadRequest first = request(0), again = request(0, true);
-  first.checksum = again.checksum = right;
-  set->submit(first);
-  const ReadCompletion wrong = set->wait();
-  ASSERT_FALSE(wrong.result.ok());
-  EXPECT_EQ(wrong.result.error().kind, ErrorKind::corrupt);
+  damage("b", 0, expert_blocks - 1);  // b is asked for the second half
+  const Result<void> wrong = read_checked(*set, 0);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().kind, ErrorKind::corrupt);
   EXPECT_FALSE(is_right(0));
-  set->submit(again);
-  ASSERT_TRUE(set->wait().result.ok());
+  EXPECT_TRUE(set->take_events().empty()) << "it may be either";
+  ASSERT_TRUE(read_checked(*set, 0, true).ok());
   EXPECT_TRUE(is_right(0));
+  EXPECT_THAT(set->take_events(),
+              testing::ElementsAre("b: wrong bytes of 1 expert, read from the other disks"));
+  EXPECT_EQ(set->disks()[0].counters.failures, 0);
+  EXPECT_EQ(set->disks()[1].counters.failures, 1);
+  EXPECT_TRUE(set->disks()[1].is_in_use);
+  const int64_t before = set->disks()[1].counters.bytes;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(read_checked(*set, 0).ok());
+  EXPECT_EQ(set->disks()[1].counters.bytes, before);
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_GT(set->disks()[1].counters.bytes, before) << "its other experts are sound";
+}
+
+TEST_F(ReplicaSetTest, a_mirror_that_is_wholly_wrong_fails_no_request) {
+  const auto set = open({source("a"), source("b")});
+  test::write_text(path_of("b"), std::string(content_.size(), '\0'));
+  EXPECT_EQ(read_all_checked(*set), expert_count);
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_EQ(set->disks()[1].counters.failures, expert_count);
+  EXPECT_THAT(set->take_events(),
+              testing::ElementsAre("b: wrong bytes of 1 expert, read from the other disks",
+                                   "b: wrong bytes of 2 experts, read from the other disks",
+                                   "b: wrong bytes of 4 experts, read from the other disks",
+                                   "b: wrong bytes of 8 experts, read from the other disks"));
+}
+
+TEST_F(ReplicaSetTest, the_containers_own_disk_may_be_the_wrong_one) {
+  const auto set = open({source("a"), source("b")});
+  test::write_text(path_of("a"), std::string(content_.size(), '\0'));
+  EXPECT_EQ(read_all_checked(*set), expert_count);
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_EQ(set->disks()[0].counters.failures, expert_count);
+  EXPECT_EQ(set->disks()[1].counters.failures, 0);
+}
+
+TEST_F(ReplicaSetTest, of_three_suspects_reads_find_the_wrong_one) {
+  const auto set = open({source("a"), source("b"), source("c")});
+  damage("c", 0, expert_blocks - 1);
+  ASSERT_FALSE(read_checked(*set, 0).ok());
+  ASSERT_TRUE(read_checked(*set, 0, true).ok());
+  EXPECT_TRUE(set->take_events().empty()) << "b or c";
+  ASSERT_TRUE(read_checked(*set, 0).ok());
+  EXPECT_TRUE(is_right(0));
+  EXPECT_THAT(set->take_events(), testing::ElementsAre(testing::StartsWith("c: wrong bytes of 1")));
+}
+
+TEST_F(ReplicaSetTest, where_no_disk_has_it_right_every_copy_is_named_and_asked_again_later) {
+  const auto set = open({source("a"), source("b")});
+  damage("a", 3, 1);
+  damage("b", 3, 2);
+  ASSERT_FALSE(read_checked(*set, 3).ok());
+  const Result<void> wrong = read_checked(*set, 3, true);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().kind, ErrorKind::corrupt);
+  const std::string place =
+      fmt::format("checksum of {} bytes at {}: wanted ", expert_size, 3 * expert_size);
+  EXPECT_THAT(wrong.error().message,
+              testing::AllOf(testing::StartsWith("no disk has it right: "),
+                             testing::HasSubstr("a/experts-003.safetensors: " + place),
+                             testing::HasSubstr("; b/experts-003.safetensors: " + place)));
+  damage("b", 3, 2);  // mended
+  read_all_checked(*set);
+  EXPECT_TRUE(read_checked(*set, 3).ok());
+  EXPECT_EQ(set->disks()[0].counters.failures, 1);
+  EXPECT_EQ(set->disks()[1].counters.failures, 1);
+}
+
+TEST_F(ReplicaSetTest, a_wrong_copy_and_a_disk_that_fails_are_both_named) {
+  const auto set = open({source("a"), source("b")});
+  damage("a", 3, 1);
+  test::write_text(path_of("b"), "");
+  EXPECT_FALSE(read_checked(*set, 3).ok());
+  const Result<void> wrong = read_checked(*set, 3, true);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_THAT(wrong.error().message,
+              testing::AllOf(testing::HasSubstr("a/experts-003.safetensors: checksum"),
+                             testing::HasSubstr(path_of("b") + ": read at ")));
+}
+
+TEST_F(ReplicaSetTest, a_disk_that_was_opened_again_is_trusted_again) {
+  const auto set = open({source("a"), source("b")});
+  damage("b", 0, expert_blocks - 1);
+  EXPECT_EQ(read_all_checked(*set), 1);
+  EXPECT_EQ(set->disks()[1].counters.failures, 1);
+  test::write_text(path_of("b"), "");
+  read_all_checked(*set);
+  test::write_text(path_of("b"), content_);
+  clock_.advance_ms(1000);
+  EXPECT_TRUE(read_checked(*set, 1).ok());
+  const int64_t before = set->disks()[1].counters.bytes;
+  EXPECT_TRUE(read_checked(*set, 0).ok());
+  EXPECT_GT(set->disks()[1].counters.bytes, before);
+}
+
+// Places on one, two or all of the disks but one are damaged: which one is sound differs by expert.
+TEST_F(ReplicaSetTest, what_one_disk_has_right_is_delivered_right) {
+  const bool has_ring = IoUringReader::probe().ok();
+  int64_t reread_count = 0;
+  for (uint32_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    std::vector<ReplicaSource> sources;
+    const size_t disk_count = 2 + seed % 2;
+    for (size_t disk = 0; disk < disk_count; ++disk) {
+      sources.push_back(source(std::string(1, static_cast<char>('a' + disk)), {.late = 0.3},
+                               std::nullopt, seed, has_ring && seed % 4 < 2));
+    }
+    std::vector<int64_t> damaged(disk_count, 0);
+    for (int64_t expert = 0; expert < expert_count; ++expert) {
+      const size_t sound = random() % disk_count;
+      for (size_t disk = 0; disk < disk_count; ++disk) {
+        if (disk == sound || random() % 2 == 0) continue;
+        damage(sources[disk].name, expert, random() % expert_blocks);
+        ++damaged[disk];
+      }
+    }
+    const auto set = open(sources);
+    for (int round = 0; round < 4; ++round) reread_count += read_all_checked(*set);
+    for (size_t disk = 0; disk < disk_count; ++disk) {
+      EXPECT_LE(set->disks()[disk].counters.failures, damaged[disk]) << "a sound copy is accused";
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(reread_count, 1000);
 }
 
 TEST_F(ReplicaSetTest, a_wrong_copy_at_the_start_is_an_error) {

@@ -88,6 +88,7 @@ struct RunOptions {
   KvFormat kv_format = KvFormat::f16;
   bool is_warm = false;  // all experts that fit are in memory already
   std::vector<RoutingObserver*> observers = {};
+  std::vector<std::string> mirrors = {};
 };
 
 inline std::unique_ptr<Model> open_for(const Container& container, const RunOptions& options,
@@ -109,7 +110,8 @@ inline std::unique_ptr<Model> open_for(const Container& container, const RunOpti
            .look_ahead = options.look_ahead,
            .observers = options.observers,
            .usage_prior = std::vector<float>(
-               options.is_warm ? (shape.layers + 1) * shape.n_routed_experts : 0, 1.0F)})
+               options.is_warm ? (shape.layers + 1) * shape.n_routed_experts : 0, 1.0F),
+           .mirrors = options.mirrors})
           .value();
   while (model->warm_up()) {
   }
