@@ -57,6 +57,12 @@ void share_out(std::span<ClassSize> classes, int64_t arena_bytes) {
 
 }  // namespace
 
+std::optional<Verify> verify_from(std::string_view name) {
+  if (name == "first") return Verify::first_read;
+  if (name == "always") return Verify::always;
+  return std::nullopt;
+}
+
 ExpertLease& ExpertLease::operator=(ExpertLease&& other) noexcept {
   std::swap(cache_, other.cache_);
   std::swap(slot_, other.slot_);
@@ -465,7 +471,7 @@ void ExpertCache::begin_read(int32_t index, int32_t expert, Purpose purpose) {
   slot.expert = expert;
   slot.state = State::loading;
   slot.purpose = purpose;
-  slot.is_let_go = slot.is_cancelled = slot.is_warming = slot.was_reread = false;
+  slot.is_let_go = slot.is_cancelled = slot.is_warming = false;
   if (!std::exchange(slot.is_held, true)) add_held_bytes(classes_[slot.size_class].bytes);
   add_to_counts(slot, 1);
   entries_[expert].slot = index;
@@ -514,8 +520,10 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
   const Slot& slot = slots_[index];
   const Entry& entry = entries_[slot.expert];
   const ExpertExtent& extent = entry.extent;
+  const bool is_reread = faults_.contains(slot.expert);
+  stats_.rereads += is_reread ? 1 : 0;
   std::optional<ReadChecksum> checksum;
-  if (wants_check(entry)) checksum = {.hash = extent.hash, .file_name = extent.file_name};
+  if (wants_check(entry, is_reread)) checksum = {extent.hash, extent.file_name};
   if (reading_count_++ == 0) reading_since_ns_ = clock_.now_ns();
   reader_->submit({.file = extent.file,
                    .offset = extent.offset,
@@ -523,12 +531,13 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
                    .target = slot.bytes,
                    .tag = static_cast<uint64_t>(index),
                    .urgency = urgency,
-                   .is_reread = slot.was_reread,
+                   .is_reread = is_reread,
                    .checksum = checksum});
 }
 
-bool ExpertCache::wants_check(const Entry& entry) const {
-  return verify_ == Verify::always || (verify_ == Verify::first_read && !entry.is_verified);
+bool ExpertCache::wants_check(const Entry& entry, bool is_reread) const {
+  if (verify_ == Verify::first_read) return is_reread || !entry.is_verified;
+  return verify_ == Verify::always;
 }
 
 ExpertCache::Arrival ExpertCache::wait_for_arrival() {
@@ -562,32 +571,43 @@ std::optional<ExpertCache::Arrival> ExpertCache::complete(ReadCompletion complet
   if (--reading_count_ == 0) {
     stats_.read_seconds += static_cast<double>(clock_.now_ns() - reading_since_ns_) * 1e-9;
   }
+  const int32_t expert = slot.expert;
+  Entry& entry = entries_[expert];
   Result<void> result = std::move(completion.result);
   const bool was_cancelled = !result.ok() && result.error().kind == ErrorKind::cancelled;
-  if (!was_cancelled) stats_.read_bytes += entries_[slot.expert].extent.bytes;
-  if (result.ok()) entries_[slot.expert].is_verified = verify_ != Verify::off;
+  const bool was_reread = faults_.contains(expert);
+  if (!was_cancelled) stats_.read_bytes += entry.extent.bytes;
+  if (result.ok()) {
+    entry.is_verified = verify_ != Verify::off;
+    if (was_reread) note_repair(expert);
+  } else if (!was_cancelled) {
+    faults_.insert_or_assign(expert, result.error());
+  }
   if (slot.purpose == Purpose::staged) {
     complete_staged(index, result);
     return std::nullopt;
   }
-  if (was_cancelled) {  // as a read ahead, before it was wanted after all
-    submit(index, ReadUrgency::demand);
-    return std::nullopt;
-  }
-  if (!result.ok() && !slot.was_reread) {  // a flipped bit or a passing fault: once more
-    slot.was_reread = true;
-    ++stats_.rereads;
+  // Cancelled as a read ahead, before it was wanted after all; or else a flipped bit or a passing
+  // fault, for which it is read once more.
+  if (was_cancelled || (!result.ok() && !was_reread)) {
     submit(index, ReadUrgency::demand);
     return std::nullopt;
   }
   --loading_count_;
-  const int32_t expert = slot.expert;
   if (!result.ok()) {
+    faults_.erase(expert);  // whoever wants it next has two tries again
     make_free(index);
-    return Arrival{expert, with_context(std::move(result).error(), entries_[expert].extent.name)};
+    return Arrival{expert, with_context(std::move(result).error(), entry.extent.name)};
   }
   slot.state = State::whole;
   return Arrival{expert, pin(index)};
+}
+
+void ExpertCache::note_repair(int32_t expert) {
+  const Error fault = std::move(faults_.extract(expert).mapped());
+  if (!reader_->disks().empty()) return;
+  events_.push_back(
+      fmt::format("{}: {}; right when read again", entries_[expert].extent.name, fault.message));
 }
 
 // A fault of a read ahead is nobody's: the expert is read again if it is wanted.

@@ -8,9 +8,12 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "experts/eviction.h"
@@ -43,7 +46,10 @@ struct ExpertWant {
   double uses = 0;
 };
 
+// Whose checksums are compared. `first_read` finds a container that was damaged before glmd read
+// it, not what a disk or its path gets wrong later; `off` is for measurements.
 enum class Verify { off, first_read, always };
+std::optional<Verify> verify_from(std::string_view name);  // first, always
 
 // A step of few rows keeps all it reads. A stream is a step of many rows that touches most experts
 // of its layer: it keeps the layer's share of the slots, its hottest experts, and lets the others
@@ -73,7 +79,8 @@ class ExpertLease {
 
 struct ExpertCacheStats {
   int64_t hits = 0, misses = 0;  // whole in memory, or not, when wanted
-  int64_t read_bytes = 0, rereads = 0;
+  int64_t read_bytes = 0;
+  int64_t rereads = 0;  // of what came wrong or not at all the time before
   // Reads ahead of the router: begun; of them whole when wanted (a hit), still under way when
   // wanted (a miss that takes less time), read for nothing, cancelled in time.
   int64_t ahead_issued = 0, ahead_used = 0, ahead_late = 0, ahead_wasted = 0, ahead_dropped = 0;
@@ -139,6 +146,10 @@ class ExpertCache {
   // A history of uses as a prior, worth `uses` uses just now.
   void seed_heat(int32_t expert, double uses);
 
+  // What a second read put right, since the last call: a line for the log each. Readers of several
+  // disks tell of theirs themselves.
+  std::vector<std::string> take_events() { return std::exchange(events_, {}); }
+
   // After as many tokens a use counts half: chosen once, for the arena of create().
   double half_life_tokens() const { return half_life_tokens_; }
   const ExpertCacheStats& stats() const { return stats_; }
@@ -163,8 +174,7 @@ class ExpertCache {
     bool is_let_go = false;     // free when the last pin goes
     bool is_cancelled = false;  // staged: no longer wanted, completion outstanding
     bool is_warming = false;    // staged: resident as soon as it is whole
-    bool was_reread = false;
-    bool is_held = false;  // has pages
+    bool is_held = false;       // has pages
   };
   struct Entry {
     ExpertExtent extent;
@@ -216,11 +226,12 @@ class ExpertCache {
   void submit(int32_t slot, ReadUrgency urgency);
   ReadCompletion wait_for_completion();
   std::optional<Arrival> complete(ReadCompletion completion);
+  void note_repair(int32_t expert);
   void complete_staged(int32_t slot, const Result<void>& result);
   bool begin_warming();
   void end_warming(Slot& slot);
   int64_t resident_max(const SizeClass& size_class) const;
-  bool wants_check(const Entry& entry) const;
+  bool wants_check(const Entry& entry, bool is_reread) const;
   void shrink(SizeClass& size_class, int64_t slot_count);
   void grow(int32_t size_class, int64_t slot_count);
 
@@ -246,6 +257,8 @@ class ExpertCache {
   std::atomic<int64_t>* published_held_bytes_ = nullptr;
   SteadyClock clock_;
   ExpertCacheStats stats_;
+  std::map<int32_t, Error> faults_;  // of experts whose last read failed: the next is a re-read
+  std::vector<std::string> events_;
 };
 
 }  // namespace glmd

@@ -407,7 +407,8 @@ Json Engine::experts_json() const {
   const int64_t tokens = totals_.prompt_tokens + totals_.completion_tokens;
   Json experts = Json::object({{"hits", Json::integer(stats.hits)},
                                {"misses", Json::integer(stats.misses)},
-                               {"read_bytes", Json::integer(stats.read_bytes)}});
+                               {"read_bytes", Json::integer(stats.read_bytes)},
+                               {"rereads", Json::integer(stats.rereads)}});
   if (wanted > 0) {
     experts.set("hit_rate",
                 Json::real(static_cast<double>(stats.hits) / static_cast<double>(wanted)));

@@ -497,6 +497,12 @@ Result<ModelSizes> GlmModel::sizes(const Container& container, bool wants_draft,
   return sizes;
 }
 
+std::vector<std::string> GlmModel::take_disk_events() {
+  std::vector<std::string> events = reader_.reader->take_events();
+  for (std::string& event : cache_->take_events()) events.push_back(std::move(event));
+  return events;
+}
+
 Result<std::unique_ptr<SequenceState>> GlmModel::new_sequence(int64_t tokens_max) {
   return std::unique_ptr<SequenceState>(TRY(GlmSequence::create(*pool_, tokens_max)));
 }

@@ -33,7 +33,7 @@ class GlmModel : public Model {
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool warm_up() override { return cache_->warm_up(); }
   bool has_locked_weights() const override { return has_locked_weights_; }
-  std::vector<std::string> take_disk_events() override { return reader_.reader->take_events(); }
+  std::vector<std::string> take_disk_events() override;
   std::vector<DiskStatus> disks() const override { return reader_.reader->disks(); }
   std::string reader_description() const override { return reader_.description; }
 

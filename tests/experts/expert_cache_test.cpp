@@ -125,6 +125,57 @@ TEST(ExpertCache, checksums_are_asked_for_as_the_setting_says) {
   EXPECT_EQ(checked_reads(Verify::always), 5);
 }
 
+TEST(ExpertCache, every_read_that_a_second_one_put_right_is_told) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rig rig(8, 2, seed, 0.3);
+    int64_t failed_count = 0;
+    std::vector<std::string> events;
+    for (int32_t i = 0; i < 100; ++i) {
+      const int32_t expert = i % 8;
+      rig.begin_step({expert});
+      if (!rig.cache.is_absent(expert)) continue;
+      ASSERT_TRUE(rig.cache.start_load(expert));
+      failed_count += rig.cache.wait_for_arrival().lease.ok() ? 0 : 1;
+      for (std::string& event : rig.cache.take_events()) {
+        EXPECT_TRUE(event.starts_with(fmt::format("expert {}: experts.safetensors: ", expert)));
+        EXPECT_TRUE(event.ends_with("; right when read again")) << event;
+        events.push_back(std::move(event));
+      }
+    }
+    EXPECT_GT(std::ssize(events), 10);
+    EXPECT_EQ(std::ssize(events) + failed_count, rig.cache.stats().rereads);
+  }
+}
+
+TEST(ExpertCache, what_came_wrong_ahead_of_the_router_is_a_reread_when_it_is_wanted) {
+  std::vector<uint8_t> content = random_bytes(64 * expert_size, 7);
+  std::vector<ExpertExtent> extents;
+  for (int32_t i = 0; i < 64; ++i) {
+    extents.push_back({.file = 0,
+                       .offset = i * expert_size,
+                       .bytes = expert_size,
+                       .hash = hash_bytes({content.data() + i * expert_size, expert_size}),
+                       .name = "expert " + std::to_string(i),
+                       .file_name = "experts.safetensors"});
+  }
+  FaultyReader reader(content, 1, 0);
+  ExpertCache cache =
+      ExpertCache::create(extents, 32 * expert_size, reader, Verify::first_read).value();
+  cache.allow_read_ahead(true);
+  content[5 * expert_size] ^= 1;
+  ASSERT_TRUE(cache.read_ahead(5));
+  while (reader.outstanding() > 0) cache.poll_arrival();
+  content[5 * expert_size] ^= 1;
+  EXPECT_EQ(cache.stats().rereads, 0);
+  cache.begin_step({0, 64}, std::vector<ExpertWant>{{5, 1, 1}});
+  ASSERT_TRUE(cache.start_load(5));
+  EXPECT_TRUE(cache.wait_for_arrival().lease.ok());
+  EXPECT_EQ(cache.stats().rereads, 1);
+  EXPECT_EQ(cache.take_events().size(), 1U);
+  EXPECT_TRUE(cache.take_events().empty());
+}
+
 TEST(ExpertCache, a_pinned_expert_is_never_evicted) {
   Rig rig(8, 2, 2);
   rig.begin_step({0});

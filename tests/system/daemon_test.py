@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -301,6 +302,48 @@ class Mirrors(unittest.TestCase):
         folder = os.path.join(daemon.folder, name)
         shutil.copytree(MINI, folder)
         return folder
+
+    def test_a_damaged_mirror_changes_no_answer_and_is_told(self):
+        keys, arguments = "seed=7", ["--context", "2048", "--sessions", "1"]
+        plan = subprocess.run([GLMD, "--plan", "--threads", "1", "--memory", "1M", *arguments],
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        # Room for two experts: they are read again and again.
+        arguments += ["--memory", re.search(r"wanted at least (\d+) bytes", plan.stderr)[1]]
+        daemon = Daemon(self).start_ready(*arguments)
+        client = daemon.connect()
+        client.submit(1, "The hummingbird", 200, HOT, keys)
+        expected, last = client.answer()
+        self.assertEqual(last[0], "DONE")
+        self.assertEqual(daemon.terminate(), 0)
+
+        for reader in ("threads", "auto"):
+            daemon = Daemon(self)
+            mirror = self.copy_of(daemon, "mirror")
+            for name in os.listdir(mirror):
+                if name.startswith("experts-"):
+                    path = os.path.join(mirror, name)
+                    size = os.path.getsize(path)
+                    with open(path, "r+b") as file:
+                        file.seek(4096)
+                        file.write(bytes(size - 4096))
+            daemon.start_ready(*arguments, "--reader", reader, "--mirror", mirror)
+            client = daemon.connect()
+            for number in (1, 2):
+                client.submit(number, "The hummingbird", 200, HOT, keys)
+                self.assertEqual(client.answer()[0], expected)
+            client.send("STATUS\n")
+            engine = json.loads(client.read()[1])["engine"]
+            disks = {disk["folder"]: disk for disk in engine["disks"]}
+            self.assertGreater(engine["experts"]["rereads"], 0)
+            self.assertGreater(disks[mirror]["failures"], 8)
+            self.assertEqual(disks[MINI]["failures"], 0)
+            self.assertEqual(disks[mirror]["state"], "in use")
+            log = daemon.read_log()
+            for count in ("1 expert", "2 experts", "4 experts", "8 experts"):
+                self.assertEqual(log.count(f"{mirror}: wrong bytes of {count}, read from the other "
+                                           "disks, continuing"), 1, log)
+            self.assertNotIn(f"{MINI}: wrong", log)
+            self.assertEqual(daemon.terminate(), 0)
 
     def test_what_is_no_copy_is_refused(self):
         daemon = Daemon(self)
