@@ -77,6 +77,7 @@ Result<void> serve(const Settings& settings, const Container& container, const M
                       {.kernels = kernels,
                        .threads = threads,
                        .reader = settings.reader,
+                       .verify = settings.verify,
                        .look_ahead = settings.look_ahead,
                        .kv_format = settings.kv_format,
                        .mirrors = settings.mirrors,

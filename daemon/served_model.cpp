@@ -136,6 +136,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                                             .kv_pool_bytes = plan.kv_bytes,
                                             .kv_format = options.kv_format,
                                             .rows_max = plan.rows_max,
+                                            .verify = options.verify,
                                             .experts_held_bytes = options.experts_held_bytes,
                                             .look_ahead = options.look_ahead,
                                             .observers = options.observers,

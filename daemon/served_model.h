@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/expert_cache.h"
 #include "experts/look_ahead.h"
 #include "experts/routing_observer.h"
 #include "generation/engine_thread.h"
@@ -35,6 +36,7 @@ struct ServedModelOptions {
   const KernelTable* kernels = nullptr;
   int threads = 1;
   ReaderKind reader = ReaderKind::automatic;
+  Verify verify = Verify::first_read;
   LookAhead look_ahead = LookAhead::automatic;
   KvFormat kv_format = KvFormat::f16;
   std::vector<std::string> mirrors = {};

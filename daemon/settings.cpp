@@ -100,6 +100,7 @@ const std::map<std::string, Setter, std::less<>>& setters() {
       {"usage-history", choice(&Settings::keeps_usage_history, switch_from, "on or off")},
       {"trace-routing", path(&Settings::trace_routing)},
       {"reader", choice(&Settings::reader, reader_kind_from, "auto, io_uring or threads")},
+      {"verify", choice(&Settings::verify, verify_from, "first or always")},
       {"look-ahead", choice(&Settings::look_ahead, look_ahead_from, "on, off or auto")},
       {"kv-format", choice(&Settings::kv_format, kv_format_from, "f16 or int8")},
       {"log-level",
@@ -189,6 +190,8 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
   option("usage-history", "on|off", "keep there which experts are used most (default: on)");
   option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
   option("reader", "NAME", "what reads experts: auto, io_uring or threads");
+  option("verify", "WHEN",
+         "checksums of experts: at the first read or always (with mirrors always)");
   option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
   option("kv-format", "NAME", "keys of attention: f16, or int8 in two thirds of the memory");
   option("log-level", "L", "error, warning, notice, info or debug");

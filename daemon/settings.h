@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "experts/expert_cache.h"
 #include "experts/look_ahead.h"
 #include "model/kv_format.h"
 #include "platform/log.h"
@@ -28,6 +29,7 @@ struct Settings {
   std::optional<std::string> trace_routing;    // write routing choices to this file
   ReaderKind reader = ReaderKind::automatic;
   LookAhead look_ahead = LookAhead::automatic;
+  Verify verify = Verify::first_read;
   KvFormat kv_format = KvFormat::f16;
   std::vector<std::string> mirrors;
   std::optional<std::string> config;

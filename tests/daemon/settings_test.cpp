@@ -55,6 +55,15 @@ TEST(Settings, look_ahead_is_on_off_or_automatic) {
   EXPECT_EQ(wrong.error().message, "--look-ahead: wanted on, off or auto, got \"maybe\"");
 }
 
+TEST(Settings, experts_are_checked_at_the_first_read_or_always) {
+  EXPECT_EQ((*read({}).value()).verify, Verify::first_read);
+  EXPECT_EQ((*read({"--verify", "first"}).value()).verify, Verify::first_read);
+  EXPECT_EQ((*read({"--verify", "always"}).value()).verify, Verify::always);
+  const auto wrong = read({"--verify", "off"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().message, "--verify: wanted first or always, got \"off\"");
+}
+
 TEST(Settings, keys_are_kept_in_f16_or_int8) {
   EXPECT_EQ((*read({}).value()).kv_format, KvFormat::f16);
   EXPECT_EQ((*read({"--kv-format", "int8"}).value()).kv_format, KvFormat::int8);
