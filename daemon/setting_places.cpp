@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 
+#include "experts/routing_trace.h"
 #include "platform/file.h"
 #include "platform/unix_socket.h"
 #include "storage/mirror.h"
@@ -31,13 +32,8 @@ Result<void> check_socket(const std::string& path) {
 }
 
 Result<void> check_trace(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return check_written_folder(parent_folder(path));
-  if (!S_ISREG(status.st_mode)) {
-    return error(ErrorKind::config, "{}: wanted a regular file", path);
-  }
-  if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return place_error(path);
-  return {};
+  TRY(check_written_folder(parent_folder(path)));
+  return check_trace_place(path);
 }
 
 }  // namespace

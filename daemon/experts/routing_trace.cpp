@@ -1,13 +1,20 @@
 #include "experts/routing_trace.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <string_view>
+
+#include "storage/manifest.h"
 
 namespace glmd {
 namespace {
@@ -15,11 +22,12 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view magic = "GLMDRTNG";
-constexpr uint32_t version = 1;
+constexpr uint32_t version = 2, version_without_hash = 1;
+constexpr int64_t fixed_bytes = 32;  // of the header, before what each layer adds
 constexpr int64_t trace_bytes_max = int64_t{1} << 33;
 constexpr int64_t layers_max = 1024, experts_max = 1 << 16, rows_max = 1 << 20;
 constexpr int64_t expert_bytes_max = int64_t{1} << 40;
-constexpr size_t waiting_bytes_max = 16 << 20, write_bytes = 256 << 10;
+constexpr size_t waiting_bytes_max = 16 << 20, write_bytes = 256 << 10, read_bytes = 256 << 10;
 
 template <typename T>
 void append(std::vector<uint8_t>& bytes, const T* values, size_t count) {
@@ -40,102 +48,13 @@ std::vector<uint8_t> header_bytes(const RoutingShape& shape) {
   append_u32(bytes, static_cast<uint32_t>(shape.experts));
   append_u32(bytes, static_cast<uint32_t>(shape.chosen));
   append(bytes, shape.expert_bytes.data(), shape.expert_bytes.size());
+  const uint64_t hash = hash_bytes(std::span<const uint8_t>(bytes));
+  append(bytes, &hash, 1);
   return bytes;
 }
 
-// Takes values off the front of the file's bytes.
-class Cursor {
- public:
-  explicit Cursor(std::string_view bytes) : all_(bytes), rest_(bytes) {}
-
-  bool has(int64_t bytes) const { return bytes <= std::ssize(rest_); }
-  int64_t offset() const { return std::ssize(all_) - std::ssize(rest_); }
-  bool is_at_end() const { return rest_.empty(); }
-
-  template <typename T>
-  T take() {
-    T value;
-    take(&value, 1);
-    return value;
-  }
-  template <typename T>
-  void take(T* target, size_t count) {
-    CHECK(has(static_cast<int64_t>(count * sizeof(T))));
-    std::memcpy(target, rest_.data(), count * sizeof(T));
-    rest_.remove_prefix(count * sizeof(T));
-  }
-
- private:
-  std::string_view all_, rest_;
-};
-
-Result<RoutingShape> read_header(Cursor& cursor) {
-  constexpr int64_t fixed_bytes = 32;
-  if (!cursor.has(fixed_bytes)) return error(ErrorKind::bad_input, "the header is cut off");
-  std::array<char, magic.size()> start{};
-  cursor.take(start.data(), start.size());
-  if (std::string_view(start.data(), start.size()) != magic) {
-    return error(ErrorKind::bad_input, "not a routing trace");
-  }
-  if (const auto got = cursor.take<uint32_t>(); got != version) {
-    return error(ErrorKind::bad_input, "trace version: wanted {}, got {}", version, got);
-  }
-  const int64_t layers = cursor.take<uint32_t>();
-  RoutingShape shape;
-  shape.identity = cursor.take<uint64_t>();
-  shape.experts = cursor.take<uint32_t>();
-  shape.chosen = cursor.take<uint32_t>();
-  if (layers < 1 || layers > layers_max) {
-    return error(ErrorKind::bad_input, "layers: wanted 1 to {}, got {}", layers_max, layers);
-  }
-  if (shape.experts < 1 || shape.experts > experts_max) {
-    return error(ErrorKind::bad_input, "experts: wanted 1 to {}, got {}", experts_max,
-                 shape.experts);
-  }
-  if (shape.chosen < 1 || shape.chosen > shape.experts) {
-    return error(ErrorKind::bad_input, "chosen experts: wanted 1 to {}, got {}", shape.experts,
-                 shape.chosen);
-  }
-  if (!cursor.has(layers * 8)) return error(ErrorKind::bad_input, "the header is cut off");
-  shape.expert_bytes.resize(static_cast<size_t>(layers));
-  cursor.take(shape.expert_bytes.data(), shape.expert_bytes.size());
-  for (const int64_t bytes : shape.expert_bytes) {
-    if (bytes < 0 || bytes > expert_bytes_max) {
-      return error(ErrorKind::bad_input, "bytes of an expert: wanted 0 to {}, got {}",
-                   expert_bytes_max, bytes);
-    }
-  }
-  return shape;
-}
-
-// False where the record is cut off.
-Result<bool> read_record(Cursor& cursor, RoutingTrace& trace) {
-  const RoutingShape& shape = trace.shape;
-  const int64_t offset = cursor.offset();
-  if (!cursor.has(8)) return false;
-  const int64_t layer = cursor.take<uint32_t>(), rows = cursor.take<uint32_t>();
-  if (layer >= std::ssize(shape.expert_bytes) || shape.expert_bytes[layer] == 0) {
-    return error(ErrorKind::bad_input, "record at {}: layer {} has no experts", offset, layer);
-  }
-  if (rows < 1 || rows > rows_max) {
-    return error(ErrorKind::bad_input, "record at {}: rows: wanted 1 to {}, got {}", offset,
-                 rows_max, rows);
-  }
-  if (!cursor.has(rows * (4 + 2 * shape.chosen))) return false;
-  const size_t first_row = trace.positions.size(), first_expert = trace.experts.size();
-  const auto count = static_cast<size_t>(rows), choices = static_cast<size_t>(rows * shape.chosen);
-  trace.steps.push_back({static_cast<int32_t>(layer), static_cast<int64_t>(first_row), rows});
-  trace.positions.resize(first_row + count);
-  cursor.take(trace.positions.data() + first_row, count);
-  trace.experts.resize(first_expert + choices);
-  cursor.take(trace.experts.data() + first_expert, choices);
-  for (size_t i = first_expert; i < trace.experts.size(); ++i) {
-    if (trace.experts[i] >= shape.experts) {
-      return error(ErrorKind::bad_input, "record at {}: expert: wanted 0 to {}, got {}", offset,
-                   shape.experts - 1, trace.experts[i]);
-    }
-  }
-  return true;
+int64_t header_size(uint32_t got_version, int64_t layers) {
+  return fixed_bytes + layers * 8 + (got_version == version_without_hash ? 0 : 8);
 }
 
 }  // namespace
@@ -153,15 +72,232 @@ RoutingShape routing_shape(const Container& container) {
   return shape;
 }
 
-Result<RoutingTrace> read_routing_trace(const std::string& path) {
-  const std::string content = TRY(read_input(path, trace_bytes_max));
-  Cursor cursor(content);
-  RoutingTrace trace;
-  trace.shape = TRY_CONTEXT(read_header(cursor), path);
-  while (!cursor.is_at_end() && !trace.is_cut) {
-    trace.is_cut = !TRY_CONTEXT(read_record(cursor, trace), path);
+Result<RoutingTraceReader> RoutingTraceReader::open(const std::string& path) {
+  // Opening a pipe would wait for its writer.
+  File file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), path);
+  if (file.descriptor() < 0) return file_error(path, "open");
+  struct stat status {};
+  if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
+  const bool is_file = S_ISREG(status.st_mode);
+  if (!is_file && !S_ISFIFO(status.st_mode)) {
+    return error(ErrorKind::bad_input, "{}: wanted a regular file or a pipe, got a {}", path,
+                 S_ISDIR(status.st_mode) ? "folder" : "socket or device");
   }
-  return trace;
+  RoutingTraceReader reader(std::move(file), is_file ? status.st_size : 0);
+  if (is_file && status.st_size > trace_bytes_max) {
+    return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, trace_bytes_max,
+                 status.st_size);
+  }
+  TRY_CONTEXT(reader.read_header(), path);
+  return reader;
+}
+
+RoutingTraceReader::RoutingTraceReader(File file, int64_t file_bytes)
+    : file_(std::move(file)), file_bytes_(file_bytes), buffer_(read_bytes) {}
+
+// What comes next, at least a byte of it; empty at the end.
+Result<std::span<const uint8_t>> RoutingTraceReader::peek() {
+  while (begin_ == end_) {
+    poll_until(file_.descriptor(), POLLIN, {});
+    const ssize_t got = ::read(file_.descriptor(), buffer_.data(), buffer_.size());
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got < 0) return error(ErrorKind::io, "read at {}: {}", offset_, std::strerror(errno));
+    begin_ = 0;
+    end_ = static_cast<size_t>(got);
+    if (offset_ + got > trace_bytes_max)
+      return error(ErrorKind::bad_input, "wanted at most {} bytes, got more", trace_bytes_max);
+    break;
+  }
+  return std::span<const uint8_t>(buffer_).subspan(begin_, end_ - begin_);
+}
+
+// False where the file ends before. Memory is taken as bytes come: counts may lie.
+template <typename T>
+Result<bool> RoutingTraceReader::take(std::vector<T>& values, int64_t count) {
+  int64_t left = count * static_cast<int64_t>(sizeof(T));
+  values.clear();
+  for (size_t done = 0; left > 0;) {
+    std::span<const uint8_t> bytes = TRY(peek());
+    if (bytes.empty()) return false;
+    bytes = bytes.first(std::min(bytes.size(), static_cast<size_t>(left)));
+    values.resize((done + bytes.size() + sizeof(T) - 1) / sizeof(T));
+    std::memcpy(reinterpret_cast<uint8_t*>(values.data()) + done, bytes.data(), bytes.size());
+    done += bytes.size();
+    left -= std::ssize(bytes);
+    begin_ += bytes.size();
+    offset_ += std::ssize(bytes);
+  }
+  return true;
+}
+
+Result<void> RoutingTraceReader::read_header() {
+  const auto cut = [] { return error(ErrorKind::bad_input, "the header is cut off"); };
+  std::vector<uint8_t> start, header;
+  const bool has_magic = TRY(take(start, std::ssize(magic)));
+  if (!std::equal(start.begin(), start.end(), magic.begin()))
+    return error(ErrorKind::bad_input, "not a routing trace");
+  header = start;
+  std::vector<uint32_t> words;
+  if (!has_magic || !TRY(take(words, 6))) return cut();
+  append(header, words.data(), words.size());
+  version_ = words[0];
+  if (version_ != version && version_ != version_without_hash) {
+    return error(ErrorKind::bad_input, "trace version: wanted {} or {}, got {}",
+                 version_without_hash, version, version_);
+  }
+  const int64_t layers = words[1];
+  shape_.identity = words[2] | uint64_t{words[3]} << 32;
+  shape_.experts = words[4];
+  shape_.chosen = words[5];
+  if (layers < 1 || layers > layers_max) {
+    return error(ErrorKind::bad_input, "layers: wanted 1 to {}, got {}", layers_max, layers);
+  }
+  if (shape_.experts < 1 || shape_.experts > experts_max) {
+    return error(ErrorKind::bad_input, "experts: wanted 1 to {}, got {}", experts_max,
+                 shape_.experts);
+  }
+  if (shape_.chosen < 1 || shape_.chosen > shape_.experts) {
+    return error(ErrorKind::bad_input, "chosen experts: wanted 1 to {}, got {}", shape_.experts,
+                 shape_.chosen);
+  }
+  if (!TRY(take(shape_.expert_bytes, layers))) return cut();
+  append(header, shape_.expert_bytes.data(), shape_.expert_bytes.size());
+  for (const int64_t bytes : shape_.expert_bytes) {
+    if (bytes < 0 || bytes > expert_bytes_max) {
+      return error(ErrorKind::bad_input, "bytes of an expert: wanted 0 to {}, got {}",
+                   expert_bytes_max, bytes);
+    }
+  }
+  row_of_.assign(static_cast<size_t>(shape_.experts), -1);
+  if (version_ == version_without_hash) return {};
+  std::vector<uint64_t> wanted;
+  if (!TRY(take(wanted, 1))) return cut();
+  const uint64_t got = hash_bytes(std::span<const uint8_t>(header));
+  if (got == wanted[0]) return {};
+  return error(ErrorKind::corrupt, "header: checksum: wanted {:016x}, got {:016x}", wanted[0], got);
+}
+
+Result<bool> RoutingTraceReader::next(RoutingRecord& record) {
+  return TRY_CONTEXT(read_record(record), file_.path());
+}
+
+Result<bool> RoutingTraceReader::read_record(RoutingRecord& record) {
+  const int64_t offset = offset_;
+  std::vector<uint32_t>& head = record.positions;  // for a moment
+  if (!TRY(take(head, 2))) return end(offset);
+  const int64_t layer = head[0], rows = head[1];
+  if (layer >= std::ssize(shape_.expert_bytes) || shape_.expert_bytes[layer] == 0) {
+    return error(ErrorKind::bad_input, "record at {}: layer {} has no experts", offset, layer);
+  }
+  if (rows < 1 || rows > rows_max) {
+    return error(ErrorKind::bad_input, "record at {}: rows: wanted 1 to {}, got {}", offset,
+                 rows_max, rows);
+  }
+  record.layer = static_cast<int32_t>(layer);
+  if (!TRY(take(record.positions, rows))) return end(offset);
+  if (!TRY(take(record.experts, rows * shape_.chosen))) return end(offset);
+  for (int64_t i = 0; i < std::ssize(record.experts); ++i) {
+    const uint16_t expert = record.experts[i];
+    if (expert >= shape_.experts) {
+      return error(ErrorKind::bad_input, "record at {}: expert: wanted 0 to {}, got {}", offset,
+                   shape_.experts - 1, expert);
+    }
+    const int64_t row = rows_ + i / shape_.chosen;
+    if (row_of_[expert] == row) {
+      return error(ErrorKind::bad_input, "record at {}: expert {} twice in a row", offset, expert);
+    }
+    row_of_[expert] = row;
+    expert_max_ = std::max<int64_t>(expert_max_, expert);
+  }
+  rows_ += rows;
+  return true;
+}
+
+// Without a checksum only what the records belie can be found: of eight choices for each expert
+// that the header counts, none fell on the upper half.
+Result<bool> RoutingTraceReader::end(int64_t record_offset) {
+  is_cut_ = offset_ > record_offset;
+  const bool is_long = rows_ * shape_.chosen >= 8 * shape_.experts;
+  if (version_ == version_without_hash && is_long && expert_max_ < shape_.experts / 2) {
+    return error(ErrorKind::bad_input,
+                 "experts: the header says {}, of {} choices none is above {}", shape_.experts,
+                 rows_ * shape_.chosen, expert_max_);
+  }
+  return false;
+}
+
+namespace {
+
+// What lies where a trace shall be written.
+enum class Found { nothing, no_records, trace };
+
+// Only regular files: who reads a pipe may stop to, and then its end would be waited for.
+Result<Found> find_trace(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return Found::nothing;
+    return output_error(path, "stat");
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return error(ErrorKind::config, "{}: wanted a regular file, got a {}", path,
+                 S_ISDIR(status.st_mode) ? "folder" : "pipe, socket or device");
+  }
+  if (status.st_size == 0) return Found::no_records;
+  const File file = TRY(File::open_read_only(path));
+  std::array<uint8_t, 16> start{};  // magic, version, layers
+  const Result<void> read = file.read_at(0, start);
+  const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
+  if (!read.ok() || !text.starts_with(magic)) {
+    return error(ErrorKind::config, "{}: exists and is no routing trace, not touched", path);
+  }
+  uint32_t got_version = 0, layers = 0;
+  std::memcpy(&got_version, start.data() + 8, sizeof got_version);
+  std::memcpy(&layers, start.data() + 12, sizeof layers);
+  return status.st_size > header_size(got_version, layers) ? Found::trace : Found::no_records;
+}
+
+// Where the file system has such locks, no two write one trace.
+Result<void> hold_trace(const File& file) {
+  if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return {};
+  return error(ErrorKind::busy, "{}: another program writes this trace", file.path());
+}
+
+// An earlier trace makes room; one without records, as each of many failed starts leaves it, is not
+// worth the place of a better one.
+Result<void> keep_earlier(const std::string& path, Found found) {
+  const File earlier = TRY(File::open_read_only(path));
+  TRY(hold_trace(earlier));
+  const bool is_moved = found == Found::trace
+                            ? ::rename(path.c_str(), kept_trace_path(path).c_str()) == 0
+                            : ::unlink(path.c_str()) == 0;
+  if (!is_moved) return output_error(path, "rename to " + kept_trace_path(path));
+  return {};
+}
+
+Result<File> begin_trace(const std::string& path) {
+  TRY(check_trace_place(path));
+  const Found found = TRY(find_trace(path));
+  if (found != Found::nothing) TRY(keep_earlier(path, found));
+  // Neither truncated nor waited for, whatever came there meanwhile.
+  constexpr int flags = O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC;
+  File file(::open(path.c_str(), flags, 0600), path);
+  if (file.descriptor() < 0) return output_error(path, "open");
+  TRY(hold_trace(file));
+  if (TRY(find_trace(path)) != Found::no_records || TRY(file.size_bytes()) != 0)
+    return error(ErrorKind::busy, "{}: another program made it meanwhile", path);
+  return file;
+}
+
+}  // namespace
+
+std::string kept_trace_path(const std::string& path) {
+  return path + ".1";
+}
+
+Result<void> check_trace_place(const std::string& path) {
+  TRY(find_trace(path));
+  TRY(find_trace(kept_trace_path(path)));  // it would be replaced
+  return {};
 }
 
 Result<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::create(
@@ -170,12 +306,7 @@ Result<std::unique_ptr<RoutingTraceWriter>> RoutingTraceWriter::create(
     return error(ErrorKind::bad_input, "{}: experts of a layer: wanted at most {}, got {}", path,
                  experts_max, shape.experts);
   }
-  File file = TRY(File::create(path, 0600));  // not within new: what it allocated would be lost
-  // Who reads a pipe may stop to, and then its end would be waited for.
-  struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return error(ErrorKind::config, "{}: wanted a regular file, got a pipe or device", path);
-  }
+  File file = TRY(begin_trace(path));  // not within new: what it allocated would be lost
   std::unique_ptr<RoutingTraceWriter> writer(
       new RoutingTraceWriter(std::move(file), std::move(on_end)));
   writer->thread_ =

@@ -83,7 +83,12 @@ TEST_F(Places, what_is_something_else_is_told) {
   settings_.trace_routing = pipe;
   EXPECT_THAT(faults(), ElementsAre("socket: " + file + ": exists and is no socket",
                                     "state-directory: " + file + ": wanted a folder",
-                                    "trace-routing: " + pipe + ": wanted a regular file"));
+                                    "trace-routing: " + pipe +
+                                        ": wanted a regular file, got a pipe, socket or device"));
+  settings_ = Settings();
+  settings_.trace_routing = file;
+  EXPECT_THAT(faults(), ElementsAre("trace-routing: " + file +
+                                    ": exists and is no routing trace, not touched"));
   settings_ = Settings();
   settings_.socket = "/" + std::string(200, 'x');
   EXPECT_THAT(faults(), ElementsAre(HasSubstr("a socket path has 1 to 107 bytes")));

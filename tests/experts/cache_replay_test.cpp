@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "experts/expert_cache.h"
+#include "tests/support/temporary_folder.h"
 #include "tools/bench/instant_reader.h"
 
 namespace glmd {
@@ -110,7 +111,9 @@ int64_t hits_of_the_real_cache(const ReplayTrace& trace, int64_t slot_count) {
     if (step.layer == 0) cache.advance(step.rows);
     std::vector<ExpertWant> wants;
     for (const ReplayUse& use : trace.uses_of(step)) {
-      wants.push_back({.expert = use.expert, .rows = use.rows, .uses = double{1} * use.rows});
+      wants.push_back({.expert = trace.first_expert(step) + use.expert,
+                       .rows = use.rows,
+                       .uses = double{1} * use.rows});
     }
     const auto count = static_cast<int32_t>(trace.experts_per_layer);
     cache.begin_step({.first = step.layer * count, .count = count}, wants);
@@ -157,20 +160,29 @@ TEST(CacheReplay, slots_that_are_over_when_layers_share_evenly_cost_no_hits) {
 }
 
 TEST(CacheReplay, a_recorded_trace_becomes_its_layers_with_experts) {
-  RoutingTrace recorded;
-  recorded.shape = {.identity = 1, .experts = 4, .chosen = 2, .expert_bytes = {0, 10, 20, 30}};
-  recorded.steps = {{1, 0, 2}, {3, 2, 2}, {1, 4, 1}, {3, 5, 1}};
-  recorded.positions = {0, 1, 0, 1, 2, 2};
-  recorded.experts = {0, 1, 1, 2, 3, 2, 3, 2, 0, 1, 0, 3};
-  const ReplayTrace trace = recorded_trace(recorded, 2);
+  const TemporaryFolder folder;
+  const RoutingShape shape{
+      .identity = 1, .experts = 4, .chosen = 2, .expert_bytes = {0, 10, 20, 30}};
+  {
+    const auto writer = std::move(RoutingTraceWriter::create(folder / "trace", shape, {})).value();
+    using Rows = std::vector<uint32_t>;
+    using Experts = std::vector<uint16_t>;
+    writer->routed({.layer = 1, .positions = Rows{0, 1}, .experts = Experts{0, 1, 1, 2}});
+    writer->routed({.layer = 3, .positions = Rows{0, 1}, .experts = Experts{3, 2, 3, 2}});
+    writer->routed({.layer = 1, .positions = Rows{2}, .experts = Experts{0, 1}});
+    writer->routed({.layer = 3, .positions = Rows{2}, .experts = Experts{0, 3}});
+  }
+  RoutingTraceReader reader = RoutingTraceReader::open(folder / "trace").value();
+  const ReplayTrace trace = recorded_trace(reader, 2).value();
   EXPECT_THAT(trace.expert_bytes, ElementsAre(10, 30));
   EXPECT_EQ(trace.expert_count(), 8);
   EXPECT_EQ(trace.counted_tokens, 1);
   ASSERT_EQ(trace.steps.size(), 4U);
   EXPECT_FALSE(trace.steps[1].is_counted);
   EXPECT_TRUE(trace.steps[3].is_counted);
-  EXPECT_EQ(trace.uses_of(trace.steps[3])[0].expert, 4);
-  EXPECT_EQ(trace.uses_of(trace.steps[3])[1].expert, 7);
+  EXPECT_EQ(trace.first_expert(trace.steps[3]), 4);
+  EXPECT_EQ(trace.uses_of(trace.steps[3])[0].expert, 0);
+  EXPECT_EQ(trace.uses_of(trace.steps[3])[1].expert, 3);
   const ReplayTotals totals = replay(trace, parse_policy("lru").value(), 8);
   EXPECT_EQ(totals.wanted, 4);
   EXPECT_EQ(totals.hits, 3);

@@ -33,23 +33,40 @@ std::string file_of(std::string_view bytes) {
   return "/proc/self/fd/" + std::to_string(memory);
 }
 
-void require_sound(const RoutingTrace& trace) {
-  int64_t rows = 0;
-  for (const RoutingTrace::Step& step : trace.steps) {
-    require(trace.shape.expert_bytes.at(static_cast<size_t>(step.layer)) > 0);
-    require(step.first_row == rows);
-    rows += step.row_count;
+void require_sound(const ReplayTrace& trace) {
+  size_t uses = 0;
+  for (const ReplayStep& step : trace.steps) {
+    require(trace.expert_bytes.at(step.layer) > 0);
+    require(step.rows > 0);
+    require(step.first_use == uses);
+    uses += step.use_count;
   }
-  require(std::ssize(trace.positions) == rows);
-  require(std::ssize(trace.experts) == rows * trace.shape.chosen);
-  for (const uint16_t expert : trace.experts) require(expert < trace.shape.experts);
+  require(trace.uses.size() == uses);
+  for (const ReplayUse& use : trace.uses) require(use.expert < trace.experts_per_layer);
+}
+
+// Version 2 with its header's checksum made right; else nothing behind it would be reached.
+std::string with_header_hash(std::string_view bytes) {
+  std::string content(bytes);
+  uint32_t layers = 0;
+  if (content.size() < 40) return content;
+  std::memcpy(&layers, content.data() + 12, sizeof layers);
+  const size_t end = 32 + size_t{layers} * 8;
+  if (end + sizeof(uint64_t) > content.size()) return content;
+  const uint64_t hash = hash_bytes(std::string_view(content).substr(0, end));
+  std::memcpy(content.data() + end, &hash, sizeof hash);
+  return content;
 }
 
 void read_as_trace(std::string_view bytes) {
-  const Result<RoutingTrace> recorded = read_routing_trace(file_of(bytes));
+  const bool is_version_1 = bytes.size() > 8 && bytes[8] == 1;
+  Result<RoutingTraceReader> reader = RoutingTraceReader::open(
+      file_of(is_version_1 ? std::string(bytes) : with_header_hash(bytes)));
+  if (!reader.ok()) return;
+  const Result<ReplayTrace> recorded = recorded_trace(reader.value(), 1);
   if (!recorded.ok()) return;
   require_sound(recorded.value());
-  const ReplayTrace trace = recorded_trace(recorded.value(), 1);
+  const ReplayTrace& trace = recorded.value();
   if (trace.expert_count() == 0 || trace.expert_count() > replayed_experts_max) return;
   for (const int64_t slots : {int64_t{1}, trace.experts_per_layer}) {
     const ReplayTotals optimum = replay(trace, parse_policy("belady").value(), slots);

@@ -29,12 +29,13 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
   int64_t time = 0;
   for (const ReplayStep& step : trace.steps) {
     for (const ReplayUse& use : trace.uses_of(step)) {
-      Rank& rank = ranks[use.expert];
-      const bool is_hit = resident.erase({rank, use.expert}) > 0;
+      const int32_t expert = trace.first_expert(step) + use.expert;
+      Rank& rank = ranks[expert];
+      const bool is_hit = resident.erase({rank, expert}) > 0;
       count(totals, trace, step, is_hit);
       rank = {by_count ? rank.first + use.rows : 0, ++time};
       if (!is_hit && std::ssize(resident) == slot_count) resident.erase(resident.begin());
-      resident.insert({rank, use.expert});
+      resident.insert({rank, expert});
     }
   }
   return totals;
@@ -44,8 +45,8 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
 class DaemonCache {
  public:
   DaemonCache(const ReplayTrace& trace, int64_t slot_count, double half_life_tokens)
-      : half_life_steps_(half_life_tokens * static_cast<double>(trace.layer_count())),
-        experts_per_layer_(trace.experts_per_layer),
+      : trace_(trace),
+        half_life_steps_(half_life_tokens * static_cast<double>(trace.layer_count())),
         slot_count_(slot_count),
         heat_(static_cast<size_t>(trace.expert_count()), SlotUse().heat),
         slot_of_(static_cast<size_t>(trace.expert_count()), -1),
@@ -54,36 +55,39 @@ class DaemonCache {
         victims_(slot_count, trace.layer_count()) {}
 
   // What the step wants and finds is pinned until end_step().
-  void begin_step(std::span<const ReplayUse> wanted, int64_t rows) {
+  void begin_step(const ReplayStep& step) {
     ++step_;
-    clock_ += rows;
-    for (const ReplayUse& use : wanted) {
-      heat_[use.expert] = add_uses(heat_[use.expert], use.rows, clock_, half_life_steps_);
-      if (holds(use.expert)) victims_.remove(slot_of_[use.expert]);
+    clock_ += step.rows;
+    const int32_t first = trace_.first_expert(step);
+    for (const ReplayUse& use : trace_.uses_of(step)) {
+      const int32_t expert = first + use.expert;
+      heat_[expert] = add_uses(heat_[expert], use.rows, clock_, half_life_steps_);
+      if (holds(expert)) victims_.remove(slot_of_[expert]);
     }
   }
   bool holds(int32_t expert) const { return slot_of_[expert] >= 0; }
-  void load(int32_t expert, std::span<const ReplayUse> wanted) {
-    int32_t slot = take_slot(layer_of(expert));
+  void load(int32_t expert, const ReplayStep& step) {
+    int32_t slot = take_slot(step.layer);
     if (slot < 0) {  // the step wants more than there is: what is computed may go
-      end_step(wanted);
-      slot = take_slot(layer_of(expert));
+      end_step(step);
+      slot = take_slot(step.layer);
     }
     expert_in_[slot] = expert;
     slot_of_[expert] = slot;
-    ++held_[layer_of(expert)];
+    ++held_[step.layer];
   }
-  void end_step(std::span<const ReplayUse> wanted) {
-    for (const ReplayUse& use : wanted) {
-      if (!holds(use.expert)) continue;
-      victims_.put(slot_of_[use.expert], layer_of(use.expert),
-                   {.heat = heat_[use.expert], .last_step = step_});
+  void end_step(const ReplayStep& step) {
+    const int32_t first = trace_.first_expert(step);
+    for (const ReplayUse& use : trace_.uses_of(step)) {
+      const int32_t expert = first + use.expert;
+      if (!holds(expert)) continue;
+      victims_.put(slot_of_[expert], step.layer, {.heat = heat_[expert], .last_step = step_});
     }
   }
 
  private:
   int32_t layer_of(int32_t expert) const {
-    return static_cast<int32_t>(expert / experts_per_layer_);
+    return static_cast<int32_t>(expert / trace_.experts_per_layer);
   }
   int32_t take_slot(int32_t layer) {
     if (free_ < slot_count_) return static_cast<int32_t>(free_++);
@@ -98,8 +102,9 @@ class DaemonCache {
     return slot;
   }
 
+  const ReplayTrace& trace_;
   double half_life_steps_;
-  int64_t experts_per_layer_, slot_count_;
+  int64_t slot_count_;
   std::vector<double> heat_;
   std::vector<int32_t> slot_of_, expert_in_;
   std::vector<int64_t> held_;  // slots by layer
@@ -112,47 +117,49 @@ ReplayTotals replay_daemon(const ReplayTrace& trace, double half_life_tokens, in
   ReplayTotals totals;
   std::vector<int32_t> missing;
   for (const ReplayStep& step : trace.steps) {
-    const std::span<const ReplayUse> wanted = trace.uses_of(step);
-    cache.begin_step(wanted, step.rows);
+    cache.begin_step(step);
     missing.clear();
-    for (const ReplayUse& use : wanted) {
-      const bool is_hit = cache.holds(use.expert);
+    for (const ReplayUse& use : trace.uses_of(step)) {
+      const int32_t expert = trace.first_expert(step) + use.expert;
+      const bool is_hit = cache.holds(expert);
       count(totals, trace, step, is_hit);
-      if (!is_hit) missing.push_back(use.expert);
+      if (!is_hit) missing.push_back(expert);
     }
-    for (const int32_t expert : missing) cache.load(expert, wanted);
-    cache.end_step(wanted);
+    for (const int32_t expert : missing) cache.load(expert, step);
+    cache.end_step(step);
   }
   return totals;
 }
 
 // For each use, the step of the next use of the same expert.
-std::vector<int64_t> next_uses(const ReplayTrace& trace) {
-  constexpr int64_t never = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> next(trace.uses.size());
-  std::vector<int64_t> upcoming(static_cast<size_t>(trace.expert_count()), never);
+std::vector<int32_t> next_uses(const ReplayTrace& trace) {
+  constexpr int32_t never = std::numeric_limits<int32_t>::max();
+  CHECK(std::ssize(trace.steps) < never);
+  std::vector<int32_t> next(trace.uses.size());
+  std::vector<int32_t> upcoming(static_cast<size_t>(trace.expert_count()), never);
   for (int64_t index = std::ssize(trace.steps) - 1; index >= 0; --index) {
     const ReplayStep& step = trace.steps[index];
-    for (int64_t use = step.first_use; use < step.first_use + step.use_count; ++use) {
-      next[use] = upcoming[trace.uses[use].expert];
-      upcoming[trace.uses[use].expert] = index;
+    for (size_t i = 0; i < step.use_count; ++i) {
+      const int32_t expert = trace.first_expert(step) + trace.uses_of(step)[i].expert;
+      next[step.first_use + i] = upcoming[expert];
+      upcoming[expert] = static_cast<int32_t>(index);
     }
   }
   return next;
 }
 
 ReplayTotals replay_optimum(const ReplayTrace& trace, int64_t slot_count) {
-  const std::vector<int64_t> next = next_uses(trace);
-  std::vector<int64_t> upcoming(static_cast<size_t>(trace.expert_count()), -1);
-  std::set<std::pair<int64_t, int32_t>> resident;  // by next use
+  const std::vector<int32_t> next = next_uses(trace);
+  std::vector<int32_t> upcoming(static_cast<size_t>(trace.expert_count()), -1);
+  std::set<std::pair<int32_t, int32_t>> resident;  // by next use
   ReplayTotals totals;
   for (const ReplayStep& step : trace.steps) {
-    for (int64_t index = step.first_use; index < step.first_use + step.use_count; ++index) {
-      const int32_t expert = trace.uses[index].expert;
+    for (size_t i = 0; i < step.use_count; ++i) {
+      const int32_t expert = trace.first_expert(step) + trace.uses_of(step)[i].expert;
       const bool is_hit = resident.erase({upcoming[expert], expert}) > 0;
       count(totals, trace, step, is_hit);
-      upcoming[expert] = next[index];
-      resident.insert({next[index], expert});
+      upcoming[expert] = next[step.first_use + i];
+      resident.insert({upcoming[expert], expert});
     }
     while (std::ssize(resident) > slot_count) resident.erase(std::prev(resident.end()));
   }
@@ -161,49 +168,83 @@ ReplayTotals replay_optimum(const ReplayTrace& trace, int64_t slot_count) {
 
 }  // namespace
 
-void ReplayTrace::add(int32_t layer, int64_t rows, std::span<const int32_t> choices,
+void ReplayTrace::add(int64_t layer, int64_t rows, std::span<const int32_t> choices,
                       bool is_counted) {
-  const auto first_expert = static_cast<int32_t>(layer * experts_per_layer);
-  ReplayStep step{.first_use = std::ssize(uses),
-                  .use_count = 0,
-                  .rows = rows,
-                  .layer = layer,
-                  .is_counted = is_counted};
+  CHECK(rows <= rows_max);
+  CHECK(std::ssize(uses) + std::ssize(choices) <= uses_max);
+  const size_t first_use = uses.size();
   for (const int32_t choice : choices) {
-    const int32_t expert = first_expert + choice;
-    const auto same = [expert](const ReplayUse& use) { return use.expert == expert; };
-    const auto place = std::find_if(uses.begin() + step.first_use, uses.end(), same);
+    const auto same = [choice](const ReplayUse& use) { return use.expert == choice; };
+    const auto place =
+        std::find_if(uses.begin() + static_cast<int64_t>(first_use), uses.end(), same);
     if (place == uses.end()) {
-      uses.push_back({expert, 1});
+      uses.push_back({static_cast<uint16_t>(choice), 1});
     } else {
       ++place->rows;
     }
   }
-  step.use_count = std::ssize(uses) - step.first_use;
-  steps.push_back(step);
+  steps.push_back({.first_use = static_cast<uint32_t>(first_use),
+                   .use_count = static_cast<uint32_t>(uses.size() - first_use),
+                   .rows = static_cast<uint16_t>(rows),
+                   .layer = static_cast<uint16_t>(layer),
+                   .is_counted = is_counted});
 }
 
-ReplayTrace recorded_trace(const RoutingTrace& recorded, int64_t warm_up_tokens) {
-  const RoutingShape& shape = recorded.shape;
-  std::vector<int32_t> index(shape.expert_bytes.size(), -1);
-  for (const RoutingTrace::Step& step : recorded.steps) index[step.layer] = 0;
-  ReplayTrace trace;
-  trace.experts_per_layer = shape.experts;
+namespace {
+
+// Room for what a file of so many bytes can become: growing would need twice as much for a moment.
+void reserve(ReplayTrace& trace, int64_t file_bytes, int64_t chosen) {
+  trace.steps.reserve(static_cast<size_t>(file_bytes / (12 + 2 * chosen)));  // of one row each
+  trace.uses.reserve(static_cast<size_t>(file_bytes / (4 + 2 * chosen) * chosen));
+}
+
+// Layers of the model become those that occur.
+void number_layers(ReplayTrace& trace, const std::vector<int64_t>& expert_bytes) {
+  std::vector<int32_t> index(expert_bytes.size(), -1);
+  for (const ReplayStep& step : trace.steps) index[step.layer] = 0;
   for (size_t layer = 0; layer < index.size(); ++layer) {
     if (index[layer] < 0) continue;
     index[layer] = static_cast<int32_t>(trace.layer_count());
-    trace.expert_bytes.push_back(shape.expert_bytes[layer]);
+    trace.expert_bytes.push_back(expert_bytes[layer]);
   }
+  for (ReplayStep& step : trace.steps) step.layer = static_cast<uint16_t>(index[step.layer]);
+}
+
+void mark_counted(ReplayTrace& trace, std::optional<int64_t> warm_up_tokens) {
+  int64_t tokens = 0;
+  for (const ReplayStep& step : trace.steps) {
+    if (step.layer == trace.steps.front().layer) tokens += step.rows;
+  }
+  const int64_t uncounted = warm_up_tokens.value_or(tokens / 4);
   std::vector<int64_t> rows(static_cast<size_t>(trace.layer_count()));
-  std::vector<int32_t> choices;
-  for (const RoutingTrace::Step& step : recorded.steps) {
-    const int32_t layer = index[step.layer];
-    const auto first = recorded.experts.begin() + step.first_row * shape.chosen;
-    choices.assign(first, first + step.row_count * shape.chosen);
-    trace.add(layer, step.row_count, choices, rows[layer] >= warm_up_tokens);
-    if (rows[layer] >= warm_up_tokens && layer == 0) trace.counted_tokens += step.row_count;
-    rows[layer] += step.row_count;
+  for (ReplayStep& step : trace.steps) {
+    step.is_counted = rows[step.layer] >= uncounted;
+    if (step.is_counted && step.layer == 0) trace.counted_tokens += step.rows;
+    rows[step.layer] += step.rows;
   }
+}
+
+}  // namespace
+
+Result<ReplayTrace> recorded_trace(RoutingTraceReader& reader,
+                                   std::optional<int64_t> warm_up_tokens) {
+  const RoutingShape& shape = reader.shape();
+  ReplayTrace trace;
+  trace.experts_per_layer = shape.experts;
+  reserve(trace, reader.file_bytes(), shape.chosen);
+  RoutingRecord record;
+  std::vector<int32_t> choices;
+  while (TRY(reader.next(record))) {
+    const int64_t rows = std::ssize(record.positions);
+    if (rows > ReplayTrace::rows_max) {
+      return error(ErrorKind::bad_input, "{}: rows of a pass: wanted at most {}, got {}",
+                   reader.path(), ReplayTrace::rows_max, rows);
+    }
+    choices.assign(record.experts.begin(), record.experts.end());
+    trace.add(record.layer, rows, choices, false);
+  }
+  number_layers(trace, shape.expert_bytes);
+  mark_counted(trace, warm_up_tokens);
   return trace;
 }
 
@@ -217,7 +258,7 @@ ReplayTrace synthetic_trace(const SyntheticRoutingOptions& options, int64_t toke
   for (int64_t token = 0; token < tokens; ++token) {
     routing.next_token();
     for (int64_t layer = 0; layer < options.layers; ++layer) {
-      trace.add(static_cast<int32_t>(layer), 1, routing.chosen(layer), token >= warm_up_tokens);
+      trace.add(layer, 1, routing.chosen(layer), token >= warm_up_tokens);
     }
   }
   return trace;
@@ -233,12 +274,10 @@ std::vector<ReplayTrace> split_by_layer(const ReplayTrace& trace) {
   for (const ReplayStep& step : trace.steps) {
     ReplayTrace& part = parts[step.layer];
     part.steps.push_back(step);
-    part.steps.back().first_use = std::ssize(part.uses);
+    part.steps.back().first_use = static_cast<uint32_t>(part.uses.size());
     part.steps.back().layer = 0;
-    const auto first_expert = static_cast<int32_t>(step.layer * trace.experts_per_layer);
-    for (const ReplayUse& use : trace.uses_of(step)) {
-      part.uses.push_back({use.expert - first_expert, use.rows});
-    }
+    const std::span<const ReplayUse> uses = trace.uses_of(step);
+    part.uses.insert(part.uses.end(), uses.begin(), uses.end());
   }
   return parts;
 }

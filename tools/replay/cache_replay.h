@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,18 +18,21 @@ namespace glmd {
 
 // One layer of one pass: the distinct experts that its rows chose.
 struct ReplayStep {
-  int64_t first_use = 0, use_count = 0;  // in ReplayTrace::uses
-  int64_t rows = 0;
-  int32_t layer = 0;
+  uint32_t first_use = 0, use_count = 0;  // in ReplayTrace::uses
+  uint16_t rows = 0;
+  uint16_t layer = 0;
   bool is_counted = false;  // not part of the warm-up
 };
 
 struct ReplayUse {
-  int32_t expert = 0;  // of all layers, layer by layer
-  int32_t rows = 0;    // that chose it
+  uint16_t expert = 0;  // within its layer
+  uint16_t rows = 0;    // that chose it
 };
 
+// Traces are long: 16 bytes a step and 4 a use.
 struct ReplayTrace {
+  static constexpr int64_t rows_max = UINT16_MAX, uses_max = UINT32_MAX;
+
   int64_t experts_per_layer = 0;
   std::vector<int64_t> expert_bytes;  // of each layer that has experts
   int64_t counted_tokens = 0;         // after the warm-up
@@ -40,13 +44,18 @@ struct ReplayTrace {
   std::span<const ReplayUse> uses_of(const ReplayStep& step) const {
     return {uses.data() + step.first_use, static_cast<size_t>(step.use_count)};
   }
+  // Experts of all layers are numbered layer by layer.
+  int32_t first_expert(const ReplayStep& step) const {
+    return static_cast<int32_t>(step.layer * experts_per_layer);
+  }
   // `choices` are [rows][chosen], ids within the layer; `layer` counts those with experts.
-  void add(int32_t layer, int64_t rows, std::span<const int32_t> choices, bool is_counted);
+  void add(int64_t layer, int64_t rows, std::span<const int32_t> choices, bool is_counted);
 };
 
-// The layers that occur, in the order of the model. Every layer's first `warm_up_tokens` rows fill
-// the cache and are not counted.
-ReplayTrace recorded_trace(const RoutingTrace& recorded, int64_t warm_up_tokens);
+// What is left of a trace: its layers that occur, in the order of the model. Every layer's first
+// `warm_up_tokens` rows (unset: a quarter) fill the cache and are not counted.
+Result<ReplayTrace> recorded_trace(RoutingTraceReader& reader,
+                                   std::optional<int64_t> warm_up_tokens);
 // `tokens` tokens one by one; the first `warm_up_tokens` fill the cache and are not counted.
 ReplayTrace synthetic_trace(const SyntheticRoutingOptions& options, int64_t tokens,
                             int64_t warm_up_tokens, int64_t expert_bytes);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct Options {
   bool is_synthetic = false;
   SyntheticRoutingOptions synthetic;
   int64_t tokens = 1000;
-  int64_t warm_up_tokens = -1;  // a quarter
+  std::optional<int64_t> warm_up_tokens;  // unset: a quarter
   std::vector<std::string> policies = {"glmd", "lru", "lfu", "belady"};
   std::vector<int64_t> slots;  // none: slots_of() chooses
   bool is_per_layer = false, as_json = false;
@@ -38,28 +39,27 @@ int64_t synthetic_expert_bytes() {
   return expert_bytes(BlockFormat::nl4, 2048, 6144);
 }
 
-int64_t tokens_of(const RoutingTrace& trace) {
-  int64_t tokens = 0;
-  for (const RoutingTrace::Step& step : trace.steps) {
-    if (step.layer == trace.steps.front().layer) tokens += step.row_count;
+Result<ReplayTrace> make_up(const Options& options) {
+  const SyntheticRoutingOptions& synthetic = options.synthetic;
+  const int64_t uses = options.tokens * synthetic.layers * synthetic.chosen;
+  if (uses > ReplayTrace::uses_max) {
+    return error(ErrorKind::usage, "--tokens x --layers x {}: wanted at most {}, got {}",
+                 synthetic.chosen, ReplayTrace::uses_max, uses);
   }
-  return tokens;
+  return synthetic_trace(synthetic, options.tokens,
+                         options.warm_up_tokens.value_or(options.tokens / 4),
+                         synthetic_expert_bytes());
 }
 
 Result<ReplayTrace> load(const Options& options) {
-  const auto warm_up = [&](int64_t tokens) {
-    return options.warm_up_tokens >= 0 ? options.warm_up_tokens : tokens / 4;
-  };
-  if (options.is_synthetic) {
-    return synthetic_trace(options.synthetic, options.tokens, warm_up(options.tokens),
-                           synthetic_expert_bytes());
-  }
-  const RoutingTrace recorded = TRY(read_routing_trace(options.trace));
-  if (recorded.is_cut) {
+  if (options.is_synthetic) return make_up(options);
+  RoutingTraceReader reader = TRY(RoutingTraceReader::open(options.trace));
+  ReplayTrace trace = TRY(recorded_trace(reader, options.warm_up_tokens));
+  if (reader.is_cut()) {
     std::fprintf(stderr, "glmd-replay: %s: the last record is incomplete and left out\n",
                  options.trace.c_str());
   }
-  return recorded_trace(recorded, warm_up(tokens_of(recorded)));
+  return trace;
 }
 
 Row measure(const ReplayTrace& trace, const std::vector<ReplayTrace>& layers,
