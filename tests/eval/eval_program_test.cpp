@@ -164,6 +164,46 @@ TEST_F(ToolPrograms, what_is_written_is_neither_read_nor_written_otherwise) {
   EXPECT_EQ(run(eval_ + "--ids " + ids + " --logits /dev/null --draft-logits /dev/null").code, 0);
 }
 
+TEST_F(ToolPrograms, nothing_is_written_into_the_model) {
+  const std::string ids = file("ids.json", "[1, 2, 3]");
+  const std::string model = folder_ / "model", config = model + "/config.json";
+  std::filesystem::copy(model_, model);
+  std::filesystem::create_hard_link(config, folder_ / "hard");
+  std::filesystem::create_symlink(config, folder_ / "soft");
+  std::filesystem::create_directory_symlink(model, folder_ / "folder");
+  const std::string before = read_file(config, 1 << 20).value();
+  for (const std::string option : {"--logits", "--draft-logits", "--trace-routing"}) {
+    for (const std::string& path :
+         {config, model + "/new", folder_ / "hard", folder_ / "soft", folder_ / "folder/new"}) {
+      const Outcome outcome = run("glmd-eval --model " + model + " --greedy 1 --ids " + ids + " " +
+                                  option + " " + path);
+      EXPECT_EQ(outcome.code, 64) << option << path;
+      EXPECT_THAT(outcome.output,
+                  HasSubstr(option + " " + path + ": wanted a file outside of --model " + model));
+    }
+  }
+  EXPECT_EQ(read_file(config, 1 << 20).value(), before);
+  EXPECT_FALSE(path_exists(model + "/new"));
+}
+
+TEST_F(ToolPrograms, a_trace_has_all_runs_and_takes_the_place_of_traces_only) {
+  const std::string ids = file("ids.json", "[1, 2, 3]");
+  const std::string trace = folder_ / "trace", text = file("text", "a few words");
+  const std::string questions = file("q.jsonl", R"({"prompt_ids":[1],"answer_ids":[2]})");
+  const std::string traced = eval_ + "--greedy 1 --ids " + ids + " --trace-routing ";
+  ASSERT_EQ(run(traced + trace).code, 0);
+  const std::string one = read_file(trace, 1 << 20).value();
+  ASSERT_EQ(run(traced + trace + " --questions " + questions).code, 0);
+  EXPECT_EQ(read_file(trace + ".1", 1 << 20).value(), one);
+  EXPECT_THAT(read_file(trace, 1 << 20).value(), testing::StartsWith(one));
+  EXPECT_GT(read_file(trace, 1 << 20).value().size(), one.size());
+  const Outcome outcome = run(traced + text);
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.output, HasSubstr("text: exists and is no routing trace, not touched"));
+  EXPECT_EQ(run(traced + trace + " --logits " + trace + ".1").code, 64);
+  EXPECT_EQ(run("glmd-replay /dev/zero").code, 65);
+}
+
 TEST_F(ToolPrograms, what_a_file_says_stays_on_its_line) {
   const std::string questions =
       file("q.jsonl", R"({"prompt_ids":[1],"answer_ids":[2,3,4,5,6],"kind":"a\nglmd-eval: b"})"

@@ -29,10 +29,12 @@ struct Options {
   std::string kernels = "auto", kv_format = "f16";
 };
 
+// One for all runs; begun by the first.
+using Trace = std::unique_ptr<RoutingTraceWriter>;
+
 struct Loaded {
   Container container;
   std::optional<Tokenizer> tokenizer;
-  std::unique_ptr<RoutingTraceWriter> trace;
   std::unique_ptr<Model> model;
   int64_t step_rows = 0;
 };
@@ -55,7 +57,7 @@ std::string to_json(std::span<const int32_t> ids) {
   return json.to_string();
 }
 
-Result<Loaded> load(const Options& options, int64_t context_tokens) {
+Result<Loaded> load(const Options& options, int64_t context_tokens, Trace& trace) {
   Loaded loaded;
   loaded.container = TRY(Container::open(options.model));
   if (loaded.container.has_tokenizer()) {
@@ -77,16 +79,16 @@ Result<Loaded> load(const Options& options, int64_t context_tokens) {
                                                .kv_format = kv_format}));
   loaded.step_rows = plan.rows_max;
   std::vector<RoutingObserver*> observers;
-  if (!options.trace_routing.empty()) {
-    loaded.trace = TRY_CONTEXT(
+  if (!options.trace_routing.empty() && !trace) {
+    trace = TRY_CONTEXT(
         RoutingTraceWriter::create(options.trace_routing, routing_shape(loaded.container),
                                    [](const Error& cause) {
                                      std::fprintf(stderr, "glmd-eval: trace ends: %s\n",
                                                   cause.message.c_str());
                                    }),
         "--trace-routing");
-    observers.push_back(loaded.trace.get());
   }
+  if (trace) observers.push_back(trace.get());
   loaded.model = TRY(open_model(loaded.container, {.threads = options.threads,
                                                    .kernels = kernels,
                                                    .arena_bytes = plan.arena_bytes,
@@ -102,14 +104,14 @@ Result<void> append_row(File& file, std::span<const float> row) {
   return file.write({reinterpret_cast<const uint8_t*>(row.data()), row.size_bytes()});
 }
 
-Result<void> run_ids(const Options& options) {
+Result<void> run_ids(const Options& options, Trace& trace) {
   const std::string text = TRY(read_input(options.ids, text_bytes_max));
   const Json json = TRY(parse_json(text, options.ids));
   const std::vector<int32_t> ids = TRY(ids_of(json, options.ids));
   std::optional<File> logits, draft;
   if (!options.logits.empty()) logits = TRY(File::create(options.logits));
   if (!options.draft_logits.empty()) draft = TRY(File::create(options.draft_logits));
-  Loaded loaded = TRY(load(options, static_cast<int64_t>(ids.size()) + options.greedy));
+  Loaded loaded = TRY(load(options, static_cast<int64_t>(ids.size()) + options.greedy, trace));
   if (logits || draft) {
     const RowSink sink = [&](std::span<const float> row) -> Result<void> {
       return logits ? append_row(*logits, row) : Result<void>();
@@ -138,11 +140,11 @@ Result<void> check_utf8(std::string_view text, const std::string& path) {
   return {};
 }
 
-Result<void> run_perplexity(const Options& options) {
+Result<void> run_perplexity(const Options& options, Trace& trace) {
   constexpr int64_t window = 256, context = 64;
   const std::string text = TRY(read_input(options.ppl, text_bytes_max));
   TRY(check_utf8(text, options.ppl));
-  Loaded loaded = TRY(load(options, window + context + 2));
+  Loaded loaded = TRY(load(options, window + context + 2, trace));
   if (!loaded.tokenizer) {
     return error(ErrorKind::bad_input, "{}: --ppl needs a tokenizer, this model has none",
                  options.model);
@@ -184,13 +186,13 @@ Result<std::vector<Question>> read_questions(const std::string& path) {
   return questions;
 }
 
-Result<void> run_questions(const Options& options) {
+Result<void> run_questions(const Options& options, Trace& trace) {
   const std::vector<Question> questions = TRY(read_questions(options.questions));
   int64_t tokens_max = 0;
   for (const Question& question : questions) {
     tokens_max = std::max<int64_t>(tokens_max, question.prompt.size() + question.answer.size());
   }
-  Loaded loaded = TRY(load(options, tokens_max));
+  Loaded loaded = TRY(load(options, tokens_max, trace));
   const std::vector<int32_t>& stops = loaded.container.checkpoint().stop_tokens;
   int64_t exact = 0;
   Json failed = Json::array();
@@ -237,21 +239,36 @@ bool is_same_file(const std::string& a, const std::string& b) {
          std::filesystem::absolute(b, ignored).lexically_normal();
 }
 
+// Nothing is written into the model's folder, or into a file of it by another name.
+Result<void> check_outside(const char* option, const std::string& path, const std::string& model) {
+  const Result<std::vector<std::string>> names = list_directory(model);
+  if (!names.ok()) return {};  // whoever opens the model says so
+  std::error_code ignored;
+  bool is_model = std::filesystem::equivalent(parent_folder(path), model, ignored);
+  for (const std::string& name : names.value())
+    is_model = is_model || is_same_file(path, model + "/" + name);
+  if (!is_model) return {};
+  return error(ErrorKind::usage, "{} {}: wanted a file outside of --model {}", option, path, model);
+}
+
 // What is written may be neither what is read nor what is written beside it.
 Result<void> check_files(const Options& options) {
   struct Named {
     const char* option;
-    const std::string& path;
+    std::string path;
     bool is_output;
   };
+  const std::string& trace = options.trace_routing;
   const Named files[] = {{"--ids", options.ids, false},
                          {"--ppl", options.ppl, false},
                          {"--questions", options.questions, false},
                          {"--logits", options.logits, true},
                          {"--draft-logits", options.draft_logits, true},
-                         {"--trace-routing", options.trace_routing, true}};
+                         {"--trace-routing", trace, true},
+                         {"--trace-routing", trace.empty() ? "" : kept_trace_path(trace), true}};
   for (const Named& output : files) {
     if (!output.is_output || output.path.empty()) continue;
+    TRY(check_outside(output.option, output.path, options.model));
     for (const Named& other : files) {
       if (&other == &output || other.path.empty()) continue;
       if (is_same_file(output.path, other.path))
@@ -264,14 +281,15 @@ Result<void> check_files(const Options& options) {
 
 Result<void> run(const Options& options) {
   TRY(check_files(options));
+  Trace trace;
   if (!options.ids.empty()) {
     if (options.logits.empty() && options.draft_logits.empty() && options.greedy == 0) {
       return error(ErrorKind::usage, "--ids needs --logits, --draft-logits or --greedy");
     }
-    TRY(run_ids(options));
+    TRY(run_ids(options, trace));
   }
-  if (!options.ppl.empty()) TRY(run_perplexity(options));
-  if (!options.questions.empty()) TRY(run_questions(options));
+  if (!options.ppl.empty()) TRY(run_perplexity(options, trace));
+  if (!options.questions.empty()) TRY(run_questions(options, trace));
   if (options.ids.empty() && options.ppl.empty() && options.questions.empty()) {
     return error(ErrorKind::usage, "nothing to do: give --ids, --ppl or --questions");
   }
