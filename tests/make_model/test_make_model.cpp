@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "kernels/block_encoder.h"
@@ -184,7 +185,25 @@ TEST(MakeModel, what_is_there_is_not_touched) {
   EXPECT_THAT(again.error().message, HasSubstr("model: exists, not touched"));
   std::filesystem::create_directories(folder / "new.partial");
   EXPECT_THAT(make_model(tiny(folder / "new"), go_on).error().message,
-              HasSubstr("new.partial: exists, not touched"));
+              HasSubstr("new.partial: exists, not touched: an empty folder; remove it first"));
+  write_file_atomically(folder / "new.partial/dense-00.safetensors", "x").value();
+  EXPECT_THAT(make_model(tiny(folder / "new"), go_on).error().message,
+              HasSubstr("an unfinished container, as glmd-make-model leaves when killed"));
+  std::filesystem::remove_all(folder / "new.partial");
+  write_file_atomically(folder / "new.partial", "x").value();
+  EXPECT_THAT(make_model(tiny(folder / "new"), go_on).error().message, HasSubstr("no folder"));
+}
+
+TEST(MakeModel, another_run_for_the_same_target_is_told) {
+  const TemporaryFolder folder;
+  std::optional<Error> second;
+  const Result<void> first = make_model(tiny(folder / "model"), [&](const ConvertProgress&) {
+    if (!second) second = make_model(tiny(folder / "model", 2), go_on).error();
+    return true;
+  });
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  EXPECT_EQ(second->kind, ErrorKind::busy);
+  EXPECT_EQ(second->message, folder / "model.partial: another program writes it");
 }
 
 TEST(MakeModel, a_model_larger_than_the_disk_is_refused_before_a_byte_is_written) {

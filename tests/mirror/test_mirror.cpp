@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -186,6 +188,79 @@ TEST_F(MirrorTest, two_runs_do_not_stage_the_same_folder) {
   EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
 }
 
+TEST_F(MirrorTest, what_another_program_left_is_refused_and_not_touched) {
+  const std::string partial = folder_ / "m.partial";
+  const auto refuses = [&](const std::string& name, const std::string& text,
+                           const std::string& why) {
+    std::filesystem::remove_all(partial);
+    std::filesystem::create_directory(partial);
+    test::write_text(partial + "/" + name, text);
+    const auto before = test::read_folder(partial);
+    const Result<void> staged = stage(whole());
+    ASSERT_FALSE(staged.ok()) << name;
+    EXPECT_EQ(staged.error().kind, ErrorKind::usage);
+    EXPECT_THAT(staged.error().message, testing::StartsWith(partial + ": exists, not touched: "));
+    EXPECT_THAT(staged.error().message, testing::HasSubstr(why));
+    EXPECT_EQ(test::read_folder(partial), before);
+  };
+  refuses("conversion.journal", "{}\n", "glmd-convert continues it");
+  refuses("experts-001.safetensors", "x", "as glmd-make-model leaves when killed");
+  refuses("notes", "x", "files of others");
+  MirrorManifest other;
+  other.identity = 0x1234;
+  refuses("mirror.json", other.to_json().to_string(), "a mirror of the container 0000000000001234");
+}
+
+TEST_F(MirrorTest, what_another_program_writes_is_left_to_it) {
+  std::optional<Result<void>> staged;
+  const Result<void> converted = convert(
+      {.source = folder_ / "source", .target = folder_ / "m", .policies = {}, .ignored = {}},
+      [&](const ConvertProgress& progress) {
+        if (!staged && progress.bytes_done > 0) staged = stage(whole());
+        return true;
+      });
+  EXPECT_TRUE(converted.ok()) << converted.error().message;
+  ASSERT_TRUE(staged);
+  EXPECT_EQ(staged->error().kind, ErrorKind::busy);
+  EXPECT_EQ(staged->error().message, folder_ / "m.partial: another glmd-convert writes it");
+}
+
+TEST_F(MirrorTest, a_stage_killed_before_or_in_its_first_write_is_continued) {
+  std::filesystem::create_directory(folder_ / "m.partial");
+  test::write_text(folder_ / "m.partial/mirror.json.new", "{");
+  EXPECT_TRUE(stage(first(1)).ok());
+}
+
+TEST_F(MirrorTest, a_smaller_plan_releases_what_a_larger_one_left) {
+  const auto staged_bytes = [&](const std::string& folder) {
+    int64_t bytes = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      struct stat status {};
+      EXPECT_EQ(::stat(entry.path().c_str(), &status), 0);
+      if (entry.path().extension() == ".safetensors") bytes += status.st_blocks * 512;
+    }
+    return bytes;
+  };
+  const auto left_by = static_cast<int64_t>(whole().experts.size()) - 1;
+  int64_t reports = 0;
+  ASSERT_FALSE(stage_mirror(*container_, whole(), folder_ / "m", 0, [&](const StageProgress&) {
+                 return ++reports < left_by;
+               }).ok());
+  MirrorPlan plan = whole();
+  std::reverse(plan.experts.begin(), plan.experts.end());
+  plan.experts.resize(2);
+  plan.bytes = plan.experts[0]->bytes + plan.experts[1]->bytes;
+  ASSERT_GT(staged_bytes(folder_ / "m.partial"), plan.bytes);
+  const Result<void> staged =
+      stage_mirror(*container_, plan, folder_ / "m", 0, [&](const StageProgress&) {
+        EXPECT_LE(staged_bytes(folder_ / "m.partial"), plan.bytes);
+        return true;
+      });
+  ASSERT_TRUE(staged.ok()) << staged.error().message;
+  EXPECT_EQ(staged_bytes(folder_ / "m"), plan.bytes);
+  EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+}
+
 // The program: exit codes, and folders as people type them.
 class MirrorProgram : public MirrorTest {
  protected:
@@ -205,6 +280,76 @@ TEST_F(MirrorProgram, a_slash_at_the_end_changes_nothing) {
   EXPECT_EQ(run("stage c '' --reserve 0"), 64);
   EXPECT_THAT(said_, testing::HasSubstr("FOLDER : wanted the name of a folder to make"));
   EXPECT_FALSE(path_exists(folder_ / ".partial"));
+}
+
+TEST_F(MirrorProgram, plan_refuses_what_stage_refuses_in_the_same_line) {
+  const auto both_refuse = [&](const std::string& arguments, int code, const std::string& why) {
+    EXPECT_EQ(run("stage " + arguments), code) << said_;
+    EXPECT_THAT(said_, testing::HasSubstr(why));
+    const std::string said = said_;
+    EXPECT_EQ(run("plan " + arguments), code) << said_;
+    EXPECT_EQ(said_, said);
+  };
+  both_refuse("c m --bytes 0 --reserve 0", 74, "m: no expert fits");
+  both_refuse("c m --reserve 99999T", 74, "m: no expert fits");
+  both_refuse("c c", 64, "c: exists already");
+  both_refuse("c nonexistent/m", 74, "nonexistent");
+  both_refuse("c /proc/m --reserve 0", 74, "/proc/m");
+  test::write_text(folder_ / "file.partial", "x");
+  both_refuse("c file --reserve 0", 64, "file.partial: exists, not touched: no folder");
+  std::filesystem::create_directory(folder_ / "other.partial");
+  test::write_text(folder_ / "other.partial/notes", "x");
+  both_refuse("c other --reserve 0", 64, "other.partial: exists, not touched: files of others");
+  EXPECT_EQ(run("plan c m --reserve 0"), 0) << said_;
+}
+
+TEST_F(MirrorProgram, a_model_without_experts_has_none_to_copy) {
+  Json config = test::TinyCheckpoint::make().config;
+  config.set("num_nextn_predict_layers", Json::integer(0));
+  config.set("num_hidden_layers", Json::integer(1));
+  test::write_text(folder_ / "config.json", config.to_string());
+  const std::string make = GLMD_BINARY_DIR "/bin/glmd-make-model --layers dense --config " +
+                           (folder_ / "config.json") + " " + (folder_ / "dense") + " 2>/dev/null";
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  for (const std::string command : {"plan", "stage"}) {
+    EXPECT_EQ(run(command + " dense m --reserve 0"), 65) << said_;
+    EXPECT_EQ(said_, "glmd-mirror: dense: the model has no experts to copy\n");
+  }
+}
+
+// In a mount namespace of its own, with a disk that is almost full of an interrupted stage.
+TEST_F(MirrorProgram, on_a_small_disk_what_is_planned_is_staged) {
+  int64_t reports = 0;
+  ASSERT_FALSE(stage_mirror(*container_, whole(), folder_ / "m", 0, [&](const StageProgress&) {
+                 return ++reports < 6;
+               }).ok());
+  const int64_t expert_bytes = whole().experts.front()->bytes;
+  std::filesystem::create_directory(folder_ / "disk");
+  std::string order;  // the last first
+  for (int expert = 15; expert >= 0; --expert) {
+    for (const char* layer : {"1 ", "2 "}) {
+      const std::string name = fmt::format("layers.{}.experts.{}", layer[0], expert);
+      if (container_->find(name) != nullptr) order += layer + std::to_string(expert) + "\n";
+    }
+  }
+  test::write_text(folder_ / "order", order);
+  // Room for six experts and the manifest.
+  const std::string script = fmt::format(
+      "cd {} && mount -t tmpfs -o size={} none disk && cp -a --sparse=always m.partial disk/ && "
+      "for what in plan stage; do {}/bin/glmd-mirror $what c disk/m --reserve 0 --order order "
+      "2>/dev/null || exit; done; {}/bin/glmd-mirror verify c disk/m",
+      folder_ / ".", 6 * expert_bytes + (96 << 10), GLMD_BINARY_DIR, GLMD_BINARY_DIR);
+  if (std::system("unshare -rm true 2>/dev/null") != 0) GTEST_SKIP() << "no namespaces here";
+  test::write_text(folder_ / "script", script);
+  const int code = WEXITSTATUS(std::system(
+      ("unshare -rm sh " + (folder_ / "script") + " >" + (folder_ / "said") + " 2>&1").c_str()));
+  said_ = test::read_text(folder_ / "said");
+  EXPECT_EQ(code, 0) << said_;
+  const size_t line = said_.find('\n');
+  ASSERT_NE(line, std::string::npos) << said_;
+  EXPECT_THAT(said_, testing::MatchesRegex("disk/m: [0-9]+ of .*\ndisk/m: [0-9]+ of .*\n"
+                                           "disk/m: sound\n"));
+  EXPECT_EQ(said_.substr(0, line), said_.substr(line + 1, line)) << said_;
 }
 
 TEST_F(MirrorProgram, exit_codes_are_those_of_the_manual) {

@@ -1,13 +1,17 @@
 #include "tools/convert/container_folder.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
-#include "platform/file.h"
+#include "storage/mirror.h"
+#include "tools/convert/journal.h"
 
 namespace glmd {
 
@@ -25,6 +29,65 @@ Result<std::string> target_folder(std::string given, std::string_view what) {
   if ((status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
     return refuse("a mount point", "a folder inside of it, " + given + "/NAME");
   return given;
+}
+
+namespace {
+
+bool has_file(const std::string& folder, const char* name) {
+  return path_exists(folder + "/" + name);
+}
+
+Result<void> lock(const File& folder) {
+  if (::flock(folder.descriptor(), LOCK_EX | LOCK_NB) == 0) return {};
+  const std::string& path = folder.path();
+  if (errno != EWOULDBLOCK) return output_error(path, "lock");
+  const char* who = has_file(path, Journal::file_name)          ? "another glmd-convert writes it"
+                    : has_file(path, MirrorManifest::file_name) ? "another glmd-mirror stages it"
+                                                                : "another program writes it";
+  return error(ErrorKind::busy, "{}: {}", path, who);
+}
+
+Result<File> open_folder(const std::string& path) {
+  File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+  if (folder.descriptor() >= 0) return folder;
+  if (errno == ENOTDIR)
+    return error(ErrorKind::usage, "{}: exists, not touched: no folder; remove it first", path);
+  return output_error(path, "open");
+}
+
+}  // namespace
+
+Result<File> hold_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) return output_error(path, "make folder");
+  File folder = TRY(open_folder(path));
+  TRY(lock(folder));
+  return folder;
+}
+
+Result<void> check_not_held(const std::string& path) {
+  const File folder = TRY(open_folder(path));
+  return lock(folder);
+}
+
+Error foreign_folder(const std::string& path) {
+  std::string what = "files of others; remove them first";
+  const Result<std::vector<std::string>> names = list_directory(path);
+  const auto is_tensors = [](const std::string& name) { return name.ends_with(".safetensors"); };
+  if (!names.ok()) {
+    what = "it cannot be read";
+  } else if (has_file(path, Journal::file_name)) {
+    what = "a conversion broken off; glmd-convert continues it, or remove it first";
+  } else if (const auto mirror = MirrorManifest::read(path); mirror.ok()) {
+    what = fmt::format(
+        "a mirror of the container {:016x} begun; glmd-mirror stage of that container continues "
+        "it, or remove it first",
+        mirror.value().identity);
+  } else if (names.value().empty()) {
+    what = "an empty folder; remove it first";
+  } else if (std::any_of(names.value().begin(), names.value().end(), is_tensors)) {
+    what = "an unfinished container, as glmd-make-model leaves when killed; remove it first";
+  }
+  return error(ErrorKind::usage, "{}: exists, not touched: {}", path, what);
 }
 
 Result<void> sync_folder(const std::string& path) {

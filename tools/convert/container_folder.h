@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "platform/file.h"
 #include "platform/result.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
@@ -19,6 +20,13 @@ namespace glmd {
 // what the whole folder could not be renamed to: nothing, the folder one is in, symbolic links,
 // mount points.
 Result<std::string> target_folder(std::string given, std::string_view what = "TARGET");
+
+// The folder TARGET.partial that a program works in, made where it is not there, and held against
+// all others of ours until the file is closed; renaming does not let it go. Errors: busy.
+Result<File> hold_folder(const std::string& path);
+Result<void> check_not_held(const std::string& path);  // the same of what exists; changes nothing
+// Refuses a folder that another program works in or left: what it is, and how to go on.
+Error foreign_folder(const std::string& path);
 
 Result<void> sync_folder(const std::string& path);
 

@@ -20,7 +20,7 @@
 namespace glmd {
 namespace {
 
-constexpr const char* journal_name = "conversion.journal";
+constexpr const char* journal_name = Journal::file_name;
 constexpr const char* record_name = "conversion.json";
 constexpr int64_t record_bytes_max = int64_t{256} << 20;
 constexpr int64_t small_file_bytes_max = int64_t{256} << 20;
@@ -117,14 +117,9 @@ Result<void> Conversion::run() {
     progress_.bytes_total += SafetensorsWriter::file_bytes(stored_tensors(file));
   const int64_t wanted_bytes = progress_.bytes_total + accompanying_bytes;
   if (!path_exists(partial_)) TRY(check_free_space(parent_folder(partial_), wanted_bytes));
-  if (::mkdir(partial_.c_str(), 0777) != 0) {
-    if (errno != EEXIST) return output_error(partial_, "make folder");
-    const bool is_ours = path_exists(partial_ + "/" + journal_name);
-    if (!is_ours && !TRY(list_directory(partial_)).empty()) {
-      return error(ErrorKind::usage, "{}: exists and has no {}, not touched", partial_,
-                   journal_name);
-    }
-  }
+  const File held = TRY(hold_folder(partial_));
+  const bool is_ours = path_exists(partial_ + "/" + journal_name);
+  if (!is_ours && !TRY(list_directory(partial_)).empty()) return foreign_folder(partial_);
   journal_ =
       TRY(Journal::open(partial_ + "/" + journal_name, fingerprint_json(checkpoint_, options_)));
   if (journal_.was_restarted())

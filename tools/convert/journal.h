@@ -15,6 +15,7 @@ namespace glmd {
 
 class Journal {
  public:
+  static constexpr const char* file_name = "conversion.journal";
   using Hashes = std::map<std::string, uint64_t, std::less<>>;  // by tensor
 
   // Opens or starts the journal; one of other sources or options, or of none, is started anew.

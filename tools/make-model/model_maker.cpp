@@ -120,11 +120,11 @@ Result<void> make_model(const MakeOptions& given, const ConvertObserver& observe
   TRY(check_target(options.target));
   const std::string partial = options.target + ".partial";
   if (::mkdir(partial.c_str(), 0777) != 0) {
-    if (errno == EEXIST) {
-      return error(ErrorKind::usage, "{}: exists, not touched; remove it first", partial);
-    }
-    return output_error(partial, "make folder");
+    if (errno != EEXIST) return output_error(partial, "make folder");
+    TRY(check_not_held(partial));
+    return foreign_folder(partial);
   }
+  const File held = TRY(hold_folder(partial));
   const Result<void> made = Making(options, observer, config, partial).run();
   if (!made.ok()) {
     std::error_code ignored;

@@ -19,11 +19,16 @@ struct Options {
   int64_t reserve_bytes = int64_t{2} << 30;
 };
 
+// What can be staged: `plan` and `stage` refuse the same.
 Result<MirrorPlan> plan_of(const Options& options, const Container& container) {
+  TRY(check_mirror_place(container, options.folder));
   const auto order =
       options.order.empty() ? Result(even_order(container)) : read_order(options.order, container);
-  const int64_t available = TRY(mirror_bytes_available(options.folder, options.reserve_bytes));
-  return plan_mirror(TRY(order), std::min(options.bytes, available));
+  const int64_t available =
+      TRY(mirror_bytes_available(container, options.folder, options.reserve_bytes));
+  MirrorPlan plan = plan_mirror(TRY(order), std::min(options.bytes, available));
+  TRY(check_staging(container, plan, options.folder, options.reserve_bytes));
+  return plan;
 }
 
 void print_plan(const Options& options, const Container& container, const MirrorPlan& plan) {

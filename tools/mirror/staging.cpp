@@ -1,7 +1,6 @@
 #include "tools/mirror/staging.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,17 +29,6 @@ Result<File> open_target(const std::string& path, int64_t bytes) {
   return file;
 }
 
-// The folder, held against other runs until it is closed; renaming does not let it go.
-Result<File> hold_partial(const std::string& partial) {
-  if (::mkdir(partial.c_str(), 0755) != 0 && errno != EEXIST)
-    return output_error(partial, "make folder");
-  File folder(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), partial);
-  if (folder.descriptor() < 0) return output_error(partial, "open");
-  if (::flock(folder.descriptor(), LOCK_EX | LOCK_NB) == 0) return folder;
-  if (errno != EWOULDBLOCK) return output_error(partial, "lock");
-  return error(ErrorKind::busy, "{}: another glmd-mirror stages it", partial);
-}
-
 // Whether the mirror's file has the expert's bytes.
 Result<void> check_expert(const File& file, const Tensor& tensor, std::vector<uint8_t>& buffer) {
   buffer.resize(static_cast<size_t>(tensor.bytes));
@@ -51,29 +39,115 @@ Result<void> check_expert(const File& file, const Tensor& tensor, std::vector<ui
                tensor.name, tensor.hash, hash);
 }
 
-// What an earlier run left there takes, holes apart.
-Result<int64_t> staged_bytes(const std::string& partial) {
-  int64_t bytes = 0;
-  if (!path_exists(partial)) return bytes;
-  for (const std::string& name : TRY(list_directory(partial))) {
-    struct stat status;
-    if (::stat((partial + "/" + name).c_str(), &status) == 0) bytes += status.st_blocks * 512;
-  }
-  return bytes;
-}
-
 std::string target_path(const Container& container, int32_t file, const std::string& folder) {
   const std::filesystem::path original(container.files()[static_cast<size_t>(file)]);
   return folder + "/" + original.filename().string();
 }
 
-// The experts of one file, in the order of their bytes. False where `report` wants to stop.
+// What experts of an earlier run take, holes apart.
+int64_t staged_bytes(const Container& container, const std::string& partial) {
+  int64_t bytes = 0;
+  for (size_t file = 0; file < container.files().size(); ++file) {
+    struct stat status;
+    const std::string path = target_path(container, static_cast<int32_t>(file), partial);
+    if (::stat(path.c_str(), &status) == 0) bytes += status.st_blocks * 512;
+  }
+  return bytes;
+}
+
+MirrorManifest manifest_of(const Container& container, const std::vector<const Tensor*>& experts) {
+  MirrorManifest manifest;
+  manifest.identity = container.identity();
+  for (const Tensor* tensor : experts) manifest.experts[tensor->name] = tensor->hash;
+  return manifest;
+}
+
+std::string text_of(const MirrorManifest& manifest) {
+  return manifest.to_json().to_string() + "\n";
+}
+
+// Room for mirror.json and the folder.
+int64_t manifest_bytes(const Container& container) {
+  constexpr int64_t folder_bytes = 64 << 10;
+  return std::ssize(text_of(manifest_of(container, even_order(container)))) + folder_bytes;
+}
+
+Result<void> write_manifest(const std::string& partial, const MirrorManifest& manifest) {
+  return write_file_atomically(partial + "/" + MirrorManifest::file_name, text_of(manifest));
+}
+
+// A folder in which a stage of this container may work.
+Result<void> check_ours(const Container& container, const std::string& partial) {
+  std::vector<std::string> names = TRY(list_directory(partial));
+  std::erase(names, MirrorManifest::file_name + std::string(".new"));  // killed while writing it
+  if (names.empty()) return {};
+  const Result<MirrorManifest> manifest = MirrorManifest::read(partial);
+  if (manifest.ok() && manifest.value().identity == container.identity()) return {};
+  return foreign_folder(partial);
+}
+
+Result<void> release(const File& file, int64_t begin, int64_t end) {
+  if (begin >= end) return {};
+  if (::fallocate(file.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin,
+                  end - begin) == 0) {
+    return {};
+  }
+  return output_error(file.path(), "release what is not wanted");
+}
+
+// Leaves the experts of one file, in the order of their bytes, and holes between them.
+Result<void> release_others(const std::string& path, const std::vector<const Tensor*>& tensors) {
+  File file(::open(path.c_str(), O_RDWR | O_CLOEXEC), path);
+  if (file.descriptor() < 0) return output_error(path, "open");
+  int64_t wanted_bytes = 0, begin = 0;
+  Result<void> released;
+  for (const Tensor* tensor : tensors) {
+    if (released.ok()) released = release(file, begin, tensor->offset);
+    begin = tensor->offset + tensor->bytes;
+    wanted_bytes += tensor->bytes;
+  }
+  if (released.ok()) released = release(file, begin, TRY(file.size_bytes()));
+  if (released.ok()) return {};
+  // A file system without holes: begun anew where more lies there than is wanted.
+  struct stat status;
+  if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
+  if (status.st_blocks * 512 <= wanted_bytes) return {};
+  if (::ftruncate(file.descriptor(), 0) != 0) return output_error(path, "set size");
+  return {};
+}
+
+using ExpertsByFile = std::map<int32_t, std::vector<const Tensor*>>;  // in the order of their bytes
+
+ExpertsByFile by_file(const MirrorPlan& plan) {
+  ExpertsByFile files;
+  for (const Tensor* tensor : plan.experts) files[tensor->file].push_back(tensor);
+  for (auto& [file, tensors] : files) {
+    std::sort(tensors.begin(), tensors.end(),
+              [](const Tensor* a, const Tensor* b) { return a->offset < b->offset; });
+  }
+  return files;
+}
+
+Result<void> release_unwanted(const Container& container, const ExpertsByFile& wanted,
+                              const std::string& partial) {
+  for (int32_t file = 0; file < std::ssize(container.files()); ++file) {
+    const std::string path = target_path(container, file, partial);
+    if (!path_exists(path)) continue;
+    const auto tensors = wanted.find(file);
+    if (tensors != wanted.end()) {
+      TRY(release_others(path, tensors->second));
+    } else if (::unlink(path.c_str()) != 0) {
+      return output_error(path, "remove");
+    }
+  }
+  return {};
+}
+
+// The experts of one file. False where `report` wants to stop.
 Result<bool> stage_file(const Container& container, int32_t index,
-                        std::vector<const Tensor*> tensors, const std::string& folder,
+                        const std::vector<const Tensor*>& tensors, const std::string& folder,
                         StageProgress& progress,
                         const std::function<bool(const StageProgress&)>& report) {
-  std::sort(tensors.begin(), tensors.end(),
-            [](const Tensor* a, const Tensor* b) { return a->offset < b->offset; });
   const File original = TRY(File::open_read_only(container.files()[static_cast<size_t>(index)]));
   const int64_t bytes = TRY(original.size_bytes());
   File target = TRY(open_target(target_path(container, index, folder), bytes));
@@ -94,41 +168,59 @@ Result<bool> stage_file(const Container& container, int32_t index,
 
 }  // namespace
 
-Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes) {
-  const int64_t bytes =
-      TRY(free_bytes(parent_folder(folder))) + TRY(staged_bytes(partial_of(folder)));
+Result<void> check_mirror_place(const Container& container, const std::string& folder) {
+  if (even_order(container).empty()) {
+    return error(ErrorKind::bad_input, "{}: the model has no experts to copy", container.folder());
+  }
+  if (path_exists(folder)) {
+    return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
+  }
+  const std::string partial = partial_of(folder);
+  if (!path_exists(partial)) return {};
+  TRY(check_not_held(partial));
+  return check_ours(container, partial);
+}
+
+Result<int64_t> mirror_bytes_available(const Container& container, const std::string& folder,
+                                       int64_t reserve_bytes) {
+  const int64_t bytes = TRY(free_bytes(parent_folder(folder))) +
+                        staged_bytes(container, partial_of(folder)) - manifest_bytes(container);
   return std::max<int64_t>(0, bytes - reserve_bytes);
+}
+
+Result<void> check_staging(const Container& container, const MirrorPlan& plan,
+                           const std::string& folder, int64_t reserve_bytes) {
+  TRY(check_mirror_place(container, folder));
+  if (plan.experts.empty()) {
+    return error(ErrorKind::io,
+                 "{}: no expert fits into what --bytes, --reserve and the disk allow", folder);
+  }
+  const std::string parent = parent_folder(folder), partial = partial_of(folder);
+  TRY(check_free_space(parent,
+                       plan.bytes + manifest_bytes(container) - staged_bytes(container, partial),
+                       reserve_bytes));
+  if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    return output_error(partial, "make folder");
+  return {};
 }
 
 Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
                           const std::string& folder, int64_t reserve_bytes,
                           const std::function<bool(const StageProgress&)>& report) {
-  if (path_exists(folder)) {
-    return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
-  }
-  if (plan.experts.empty()) {
-    return error(ErrorKind::io,
-                 "{}: no expert fits into what --bytes, --reserve and the disk allow", folder);
-  }
+  TRY(check_staging(container, plan, folder, reserve_bytes));
   const std::string partial = partial_of(folder);
-  const int64_t kept_bytes = TRY(staged_bytes(partial));
-  TRY(check_free_space(parent_folder(folder), plan.bytes - kept_bytes, reserve_bytes));
-  File held = TRY(hold_partial(partial));
-  std::map<int32_t, std::vector<const Tensor*>> by_file;
-  MirrorManifest manifest;
-  manifest.identity = container.identity();
-  for (const Tensor* tensor : plan.experts) {
-    by_file[tensor->file].push_back(tensor);
-    manifest.experts[tensor->name] = tensor->hash;
-  }
+  File held = TRY(hold_folder(partial));
+  TRY(check_ours(container, partial));  // it may have come since
+  TRY(write_manifest(partial, manifest_of(container, {})));
+  const ExpertsByFile files = by_file(plan);
+  TRY(release_unwanted(container, files, partial));
   StageProgress progress{.bytes_total = plan.bytes};
-  for (auto& [file, tensors] : by_file) {
-    if (!TRY(stage_file(container, file, std::move(tensors), partial, progress, report))) {
+  for (const auto& [file, tensors] : files) {
+    if (!TRY(stage_file(container, file, tensors, partial, progress, report))) {
       return error(ErrorKind::cancelled, "{}: stopped; the same command continues", partial);
     }
   }
-  TRY(write_file_atomically(partial + "/" + MirrorManifest::file_name,
-                            manifest.to_json().to_string() + "\n"));
+  TRY(write_manifest(partial, manifest_of(container, plan.experts)));
   TRY(held.sync());
   if (::rename(partial.c_str(), folder.c_str()) != 0) return output_error(partial, "rename");
   return sync_folder(parent_folder(folder));

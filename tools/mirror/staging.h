@@ -1,6 +1,7 @@
 // Copies experts to a mirror, and checks one. A mirror is there whole or not at all: it is made
-// beside its place, as FOLDER.partial, synced, and renamed. Staging again after an interruption
-// keeps what is there and right.
+// beside its place, as FOLDER.partial, synced, and renamed. A mirror.json without experts says from
+// the beginning whose it is. Staging again after an interruption keeps what is there, right and
+// still wanted; the rest is released first.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,17 @@ struct StageProgress {
   int64_t bytes_kept = 0;  // of those done, from an earlier run
 };
 
-// What a mirror at `folder` may take: free space, and what an earlier run left, less the reserve.
-Result<int64_t> mirror_bytes_available(const std::string& folder, int64_t reserve_bytes);
+// Whether a mirror of the container may be made there at all: the model has experts, the place is
+// free, and what lies beside it is a stage of this container or nothing. Changes nothing.
+Result<void> check_mirror_place(const Container& container, const std::string& folder);
+
+// What experts there may take: free space, and what an earlier run left, less the reserve.
+Result<int64_t> mirror_bytes_available(const Container& container, const std::string& folder,
+                                       int64_t reserve_bytes);
+
+// All that stage_mirror() would refuse before it begins.
+Result<void> check_staging(const Container& container, const MirrorPlan& plan,
+                           const std::string& folder, int64_t reserve_bytes);
 
 // `report` returns false to stop; then the next run continues.
 Result<void> stage_mirror(const Container& container, const MirrorPlan& plan,
