@@ -81,6 +81,10 @@ void RoutingRecords::open_history(const std::string& path) {
   const Result<void> loaded = history_->load(path);
   if (loaded.ok()) {
     log_info("usage history: {}", path);
+  } else if (loaded.error().kind == ErrorKind::config) {
+    log_warning("usage history: {}: not touched, none is kept, continuing", loaded.error().message);
+    history_.reset();
+    return;
   } else if (loaded.error().kind != ErrorKind::not_found) {
     log_warning("usage history: {}: dropped, continuing", loaded.error().message);
   }

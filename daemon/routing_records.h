@@ -45,7 +45,7 @@ class UsageHistorySaver {
 class RoutingRecords {
  public:
   // Fails where a trace was asked for and cannot be begun. A history that cannot be read is dropped
-  // with a line in the log.
+  // with a line in the log; a file that is none is left alone, and none kept.
   static Result<RoutingRecords> open(const Settings& settings, const Container& container);
 
   std::vector<RoutingObserver*> observers() const;

@@ -49,14 +49,15 @@ Result<void> UsageHistory::load(const std::string& path) {
   const Header wanted{.layers = static_cast<uint32_t>(layers_.size()),
                       .experts = static_cast<uint32_t>(experts_),
                       .identity = identity_};
+  const std::string_view magic(wanted.magic, sizeof wanted.magic);
+  if (!magic.starts_with(std::string_view(content).substr(0, magic.size()))) {
+    return error(ErrorKind::config, "{}: exists and is no usage history", path);
+  }
   Header header;
   if (content.size() < sizeof header) {
     return error(ErrorKind::corrupt, "{}: the header is cut off", path);
   }
   std::memcpy(&header, content.data(), sizeof header);
-  if (std::memcmp(header.magic, wanted.magic, sizeof header.magic) != 0) {
-    return error(ErrorKind::corrupt, "{}: not a usage history", path);
-  }
   if (header.version != version) {
     return error(ErrorKind::bad_input, "{}: version: wanted {}, got {}", path, version,
                  header.version);

@@ -83,6 +83,17 @@ TEST_F(Records, a_damaged_history_is_dropped_and_begun_anew) {
   EXPECT_TRUE(again.load(history_).ok());
 }
 
+TEST_F(Records, a_file_that_is_no_history_is_not_touched) {
+  const std::string content = "somebody's notes, as long as a header at least";
+  std::ofstream(history_) << content;
+  {
+    const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+    EXPECT_TRUE(records.observers().empty());
+    EXPECT_TRUE(records.usage_prior().empty());
+  }
+  EXPECT_EQ(read_file(history_, 1000).value(), content);
+}
+
 TEST_F(Records, none_is_kept_when_it_is_off_or_has_no_place) {
   settings_.keeps_usage_history = false;
   EXPECT_TRUE(RoutingRecords::open(settings_, container_).value().observers().empty());
