@@ -11,6 +11,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "platform/shortage.h"
 #include "platform/standard_streams.h"
 #include "routing_records.h"
 #include "served_model.h"
@@ -146,14 +147,14 @@ Result<int> run(const Settings& settings) {
   return 0;
 }
 
-// The library's way of saying that there is no room for another thread; it ends here.
+// A shortage in this thread ends here, so that the socket is removed.
 Result<int> run_or_say_why(const Settings& settings) {
   try {
     return run(settings);
-  } catch (const std::system_error& failure) {
-    return error(ErrorKind::no_memory,
-                 "threads: {} (LimitNPROC=, TasksMax= of the unit, ulimit -u)",
-                 failure.code().message());
+  } catch (...) {
+    const std::optional<Error> shortage = caught_shortage();
+    if (!shortage) throw;
+    return *shortage;
   }
 }
 
@@ -162,6 +163,7 @@ Result<int> run_or_say_why(const Settings& settings) {
 
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
+  glmd::end_on_shortage("glmd");
   const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
   if (!settings.ok()) {
     std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/shortage.h"
 #include "platform/standard_streams.h"
 
 namespace glmd {

@@ -8,6 +8,7 @@
 
 #include "client/cli/ask.h"
 #include "client/cli/status.h"
+#include "platform/shortage.h"
 #include "platform/standard_streams.h"
 #include "protocol/limits.h"
 
@@ -138,5 +139,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
+  glmd::end_on_shortage("glmctl");
   return glmd::finish_program("glmctl", glmd::run(argc, argv));
 }

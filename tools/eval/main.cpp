@@ -301,6 +301,7 @@ Result<void> run(const Options& options) {
 
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
+  glmd::end_on_shortage("glmd-eval");
   glmd::Options options;
   CLI::App app("Evaluates the model of a container.", "glmd-eval");
   app.set_version_flag("--version", "glmd-eval " GLMD_VERSION);

@@ -10,6 +10,7 @@
 
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
+  glmd::end_on_shortage("glmd-inspect");
   int exit_code = EX_OK;
   CLI::App app("Looks into models and at what becomes of text.", "glmd-inspect");
   app.set_version_flag("--version", "glmd-inspect " GLMD_VERSION);
