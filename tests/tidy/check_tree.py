@@ -16,6 +16,7 @@ import sys
 PLATFORM_ONLY = {"daemon/platform"}
 TOOLS = {"daemon/storage", "daemon/kernels", "daemon/text", "daemon/platform", "tools"}
 TOOLS_WITH_MODEL = TOOLS | {"daemon/experts", "daemon/model", "daemon/generation"}
+TOOLS_WITH_MEMORY = TOOLS_WITH_MODEL | {"daemon/memory_plan.h", "daemon/memory_sources.h"}
 ARROWS = {
     "protocol": set(),
     "daemon/platform": set(),
@@ -34,9 +35,9 @@ ARROWS = {
     "daemon": {"protocol", "daemon"},
     "client": {"protocol", "daemon/platform", "daemon/text", "client"},
     "tools": TOOLS,
-    "tools/bench": TOOLS_WITH_MODEL,
-    # What an evaluation may take is the daemon's arithmetic.
-    "tools/eval": TOOLS_WITH_MODEL | {"daemon/memory_plan.h", "daemon/memory_sources.h"},
+    # What a bench and an evaluation may take is the daemon's arithmetic.
+    "tools/bench": TOOLS_WITH_MEMORY,
+    "tools/eval": TOOLS_WITH_MEMORY,
     "tools/replay": TOOLS_WITH_MODEL,
     "tests": {"protocol", "daemon", "client", "tools", "tests"},
 }

@@ -51,9 +51,13 @@ std::vector<float> bell_values(int64_t n, uint64_t seed) {
 
 // Far larger than the caches, so that a row finds its keys in memory as a step does.
 struct Cache {
-  Cache(const KernelTable& kernels, const CacheRow& of, int64_t tokens) : row(of) {
+  static Result<Cache> create(const KernelTable& kernels, const CacheRow& row, int64_t tokens) {
+    const int64_t bytes = tokens * row.bytes();
+    return Cache(kernels, row, tokens, TRY(AlignedMemory::allocate(bytes)));
+  }
+  Cache(const KernelTable& kernels, const CacheRow& of, int64_t tokens, AlignedMemory of_tokens)
+      : row(of), memory(std::move(of_tokens)) {
     const int64_t block_bytes = cache_block_tokens * row.bytes();
-    memory = AlignedMemory::allocate(tokens / cache_block_tokens * block_bytes).value();
     const std::vector<float> values = bell_values(cache_block_tokens * row.width, 7);
     for (int64_t i = 0; i < tokens / cache_block_tokens; ++i) {
       uint8_t* block = memory.data() + i * block_bytes;
@@ -71,15 +75,25 @@ struct Cache {
 };
 
 struct Bench {
-  Bench(const KernelTable& table, int thread_count, const Options& chosen)
+  static Result<std::unique_ptr<Bench>> create(const KernelTable& table, int thread_count,
+                                               const Options& chosen) {
+    const int64_t coded = chosen.kv_format == "int8" ? latent : 0;
+    Cache keys = TRY(Cache::create(table, {.width = width, .coded = coded}, context));
+    Cache index_keys = TRY(Cache::create(table, {.width = index_width}, 4 * context));
+    AlignedMemory scratch = TRY(AlignedMemory::allocate(thread_count * scratch_bytes));
+    return std::make_unique<Bench>(table, thread_count, chosen, std::move(keys),
+                                   std::move(index_keys), std::move(scratch));
+  }
+  Bench(const KernelTable& table, int thread_count, const Options& chosen, Cache of_keys,
+        Cache of_index_keys, AlignedMemory of_scratch)
       : kernels(table),
         options(chosen),
         team(thread_count),
         peak(find_peak_loops(table.name)),
         float_peak(find_float_peak(table.name)),
-        keys(table, {.width = width, .coded = chosen.kv_format == "int8" ? latent : 0}, context),
-        index_keys(table, {.width = index_width}, 4 * context),
-        scratch(AlignedMemory::allocate(thread_count * scratch_bytes).value()) {}
+        keys(std::move(of_keys)),
+        index_keys(std::move(of_index_keys)),
+        scratch(std::move(of_scratch)) {}
 
   static constexpr int64_t scratch_bytes = (attention_scratch_floats(heads, latent, rope) +
                                             index_scratch_floats(index_heads, index_width)) *
@@ -151,12 +165,14 @@ double measure(Bench& bench, const Work& work) {
                    .bound = {}};
   report(m, bench.options.as_json);
   if (work.products > 0) {
+    m.part = work.part + ": products";
     m.value = median(products);
     m.unit = "GMAC/s";
     m.bound = median(peak_products);
     report(m, bench.options.as_json);
   }
   if (work.bytes > 0) {
+    m.part = work.part + ": bytes";
     m.value = median(bytes);
     m.unit = "GB/s";
     m.bound = median(read_bytes);
@@ -283,8 +299,9 @@ Work sampling_work(std::string part, const KernelTable& kernels, const SamplingO
                                    }}}};
 }
 
-void bench_all(const KernelTable& kernels, int thread_count, const Options& options) {
-  Bench bench(kernels, thread_count, options);
+Result<void> bench_all(const KernelTable& kernels, int thread_count, const Options& options) {
+  const std::unique_ptr<Bench> owned = TRY(Bench::create(kernels, thread_count, options));
+  Bench& bench = *owned;
   const double near = measure(bench, attention_work(bench, "decode row", 1, false));
   const double far = measure(bench, attention_work(bench, "gathered row", 1, true));
   measure(bench, attention_work(bench, "prefill", options.rows, false));
@@ -304,11 +321,12 @@ void bench_all(const KernelTable& kernels, int thread_count, const Options& opti
           .unit = "ms/token",
           .bound = {}},
          options.as_json);
+  return {};
 }
 
 Result<void> run(const Options& options) {
   const KernelTable* kernels = TRY(kernels_named(options.kernels));
-  for (const int threads : options.threads) bench_all(*kernels, threads, options);
+  for (const int threads : options.threads) TRY(bench_all(*kernels, threads, options));
   return {};
 }
 

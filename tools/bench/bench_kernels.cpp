@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "bench_memory.h"
 #include "kernels/block_encoder.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
@@ -53,11 +54,16 @@ std::vector<float> bell_values(int64_t n, uint32_t seed) {
 }
 
 struct BenchMatrix {
-  explicit BenchMatrix(BlockFormat format) {
+  static Result<BenchMatrix> create(BlockFormat format) {
     const int64_t row_bytes = block_bytes(format) * columns / group_columns / tile_rows;
     const int64_t rows =
         matrix_target_bytes / row_bytes / (pattern_rows * slice_count) * pattern_rows * slice_count;
-    memory = AlignedMemory::allocate(matrix_bytes(format, rows, columns)).value();
+    const int64_t bytes = matrix_bytes(format, rows, columns);
+    TRY(check_memory(std::vector<MemoryTerm>{{"matrix", bytes}}));
+    return BenchMatrix(format, rows, row_bytes, TRY(AlignedMemory::allocate(bytes)));
+  }
+  BenchMatrix(BlockFormat format, int64_t rows, int64_t row_bytes, AlignedMemory of_rows)
+      : memory(std::move(of_rows)) {
     std::vector<uint8_t> pattern(static_cast<size_t>(matrix_bytes(format, pattern_rows, columns)));
     const std::vector<float> values = bell_values(pattern_rows * columns, 1);
     encode_matrix(format, values.data(), pattern_rows, columns, pattern.data());
@@ -200,7 +206,7 @@ Result<void> run(const Options& options) {
   const KernelTable* kernels = TRY(kernels_named(options.kernels));
   const PeakLoops& peak = find_peak_loops(kernels->name);
   for (const std::string& format : options.formats) {
-    const BenchMatrix matrix(format_of(format));
+    const BenchMatrix matrix = TRY(BenchMatrix::create(format_of(format)));
     for (const std::string& operation : options.operations) {
       for (const int threads : options.threads) {
         SliceBench bench(*kernels, peak, matrix, operation, threads);

@@ -327,11 +327,12 @@ BenchCommand add_reads_command(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand(
       "reads", "expert reads from disk: GB/s by both readers, ratio to fio, CPU");
   auto* place = app->add_option_group("place");
-  place->add_option("--file", options->file, "read this file");
+  CLI::Option* file = place->add_option("--file", options->file, "read this file");
   place->add_option("--folder", options->folder, "make a file here, read it, remove it");
   place->require_option(1);
-  app->add_option("--size", options->size_bytes, "bytes of that file, more than caches hold")
-      ->transform(byte_size(1));
+  app->add_option("--size", options->size_bytes, "bytes of a file made, more than caches hold")
+      ->transform(byte_size(1))
+      ->excludes(file);
   app->add_option("--expert", options->expert_bytes, "bytes of an expert")->transform(byte_size(1));
   app->add_option("--sizes", options->sizes, "bytes of a segment, and of fio's blocks")
       ->transform(byte_size(1))

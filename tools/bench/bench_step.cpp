@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "bench_memory.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
 #include "model/families.h"
@@ -135,15 +136,22 @@ Result<StepBench> StepBench::open(const Options& options) {
   bench.key_bytes_ = sizes.key_bytes;
   const int64_t tokens = round_up(options.context + 1, cache_block_tokens) +
                          round_up(options.tokens, cache_block_tokens);
-  bench.model_ =
-      TRY(open_model(bench.container_, {.threads = options.threads,
-                                        .processors = bench.processors_,
-                                        .kernels = kernels,
-                                        .arena_bytes = sizes.experts_bytes,
-                                        .kv_pool_bytes = tokens * sizes.kv_bytes_per_token,
-                                        .kv_format = kv_format,
-                                        .rows_max = options.tokens,
-                                        .times = bench.times_.get()}));
+  const int64_t kv_pool_bytes = tokens * sizes.kv_bytes_per_token;
+  std::vector<MemoryTerm> terms = terms_of(sizes, {.rows = options.tokens,
+                                                   .threads = options.threads,
+                                                   .kv_pool_bytes = kv_pool_bytes,
+                                                   .tokens_max = tokens});
+  terms.push_back({"all experts", sizes.experts_bytes});
+  terms.push_back({"read loop", read_bytes});
+  TRY(check_memory(terms));
+  bench.model_ = TRY(open_model(bench.container_, {.threads = options.threads,
+                                                   .processors = bench.processors_,
+                                                   .kernels = kernels,
+                                                   .arena_bytes = sizes.experts_bytes,
+                                                   .kv_pool_bytes = kv_pool_bytes,
+                                                   .kv_format = kv_format,
+                                                   .rows_max = options.tokens,
+                                                   .times = bench.times_.get()}));
   bench.memory_ = TRY(AlignedMemory::allocate(read_bytes));
   std::fill_n(bench.memory_.data(), read_bytes, uint8_t{1});
   return bench;

@@ -7,12 +7,15 @@
 #include <numeric>
 #include <thread>
 
+#include "bench_memory.h"
 #include "experts/synthetic_routing.h"
+#include "experts/usage_history.h"
 #include "instant_reader.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
 #include "model/families.h"
 #include "platform/clock.h"
+#include "progress.h"
 #include "storage/reader_choice.h"
 #include "stream_bound.h"
 #include "tools/command_line.h"
@@ -48,6 +51,17 @@ struct Slice {
 
   double token_experts() const { return static_cast<double>(std::ssize(layers) * chosen); }
   int64_t expert_bytes() const { return bytes / std::ssize(tensors); }
+  // By which an arena is filled before the run, alike in all layers, so that none of its slots is
+  // touched for the first time while it is measured; worth so little that the run decides what
+  // stays.
+  std::vector<float> usage_prior() const {
+    std::vector<float> uses(tensors.size());
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const int64_t rank = static_cast<int64_t>(i) % experts;
+      uses[i] = 0.01F / static_cast<float>(rank + 1);
+    }
+    return uses;
+  }
 };
 
 Result<Slice> slice_of(const Container& container) {
@@ -208,17 +222,49 @@ class TextRun {
   int64_t first_ = 0, position_ = 0;  // of the text, in it
 };
 
-Result<std::unique_ptr<Model>> open_slice(const Container& container, const Options& options,
+constexpr int64_t kv_pool_tokens = 2 * (text_tokens + cache_block_tokens);
+
+int64_t arena_bytes_of(const Slice& slice, const ModelSizes& sizes, double cached) {
+  const auto bytes = static_cast<int64_t>(cached * static_cast<double>(slice.bytes));
+  return std::max(bytes, sizes.arena_bytes_min);
+}
+
+// Of the model that has every expert of its one routing in memory.
+int64_t resident_arena_bytes(const Slice& slice, const ModelSizes& sizes) {
+  const auto experts = static_cast<int64_t>(slice.token_experts());
+  const int64_t bytes = (experts + experts / 4) * slice.expert_bytes();
+  return std::clamp(bytes, sizes.arena_bytes_min, std::max(slice.bytes, sizes.arena_bytes_min));
+}
+
+// Two models are open at once, and the reads of the disk alone have targets of their own.
+Result<void> check_room(const Slice& slice, const ModelSizes& sizes, const Options& options) {
+  const double cached_max = *std::max_element(options.cached.begin(), options.cached.end());
+  std::vector<MemoryTerm> terms =
+      terms_of(sizes, {.rows = prompt_tokens,
+                       .threads = options.threads,
+                       .kv_pool_bytes = kv_pool_tokens * sizes.kv_bytes_per_token,
+                       .tokens_max = text_tokens});
+  for (MemoryTerm& term : terms) term = {"2 x " + term.name, 2 * term.bytes};
+  terms.push_back(
+      {fmt::format("{} of experts", cached_max), arena_bytes_of(slice, sizes, cached_max)});
+  terms.push_back({"experts alone", resident_arena_bytes(slice, sizes)});
+  terms.push_back({"reads", reads_under_way * slice.expert_bytes()});
+  return check_memory(terms);
+}
+
+Result<std::unique_ptr<Model>> open_slice(const Container& container, const ModelSizes& sizes,
+                                          const Options& options, const Slice& slice,
                                           int64_t arena_bytes, RoutingTable& routing) {
-  const ModelSizes sizes = TRY(model_sizes(container, false));
   ModelOptions model;
   model.threads = options.threads;
   model.kernels = find_kernels("auto");
-  model.arena_bytes = std::max(arena_bytes, sizes.arena_bytes_min);
-  model.kv_pool_bytes = 2 * (text_tokens + cache_block_tokens) * sizes.kv_bytes_per_token;
+  model.arena_bytes = arena_bytes;
+  model.kv_pool_bytes = kv_pool_tokens * sizes.kv_bytes_per_token;
+  model.rows_max = prompt_tokens;
   model.verify = Verify::off;  // as when every expert was read before
   model.look_ahead = options.look_ahead;
   model.routing = &routing;
+  model.usage_prior = slice.usage_prior();
   model.reader.kind = options.reader;
   return open_model(container, model);
 }
@@ -227,11 +273,11 @@ Result<std::unique_ptr<Model>> open_slice(const Container& container, const Opti
 class ComputeAlone {
  public:
   static Result<std::unique_ptr<ComputeAlone>> open(const Container& container, const Slice& slice,
+                                                    const ModelSizes& sizes,
                                                     const Options& options) {
     auto alone = std::make_unique<ComputeAlone>(slice);
-    const auto experts = static_cast<int64_t>(slice.token_experts());
-    alone->model_ = TRY(open_slice(
-        container, options, (experts + experts / 4) * slice.expert_bytes(), alone->routing_));
+    alone->model_ = TRY(open_slice(container, sizes, options, slice,
+                                   resident_arena_bytes(slice, sizes), alone->routing_));
     alone->run_.emplace(*alone->model_, alone->routing_);
     TRY(alone->run_->decode(2));
     return alone;
@@ -257,21 +303,31 @@ class ComputeAlone {
   std::optional<TextRun> run_;
 };
 
-// What a cache of that size reads for the measured tokens: [tokens x layers][experts].
+// What a cache of that size reads for the measured tokens: [tokens x layers][experts]. What is
+// wanted, where it reads nothing: the disk alone is measured all the same.
 using Misses = std::vector<std::vector<const Tensor*>>;
 
 Result<Misses> misses_of(const Slice& slice, const Options& options, int64_t arena_bytes,
                          const RoutingTable& routing) {
   std::vector<ExpertExtent> extents;
   for (const Tensor* tensor : slice.tensors) {
-    extents.push_back({.bytes = tensor->bytes, .name = {}, .file_name = {}});
+    extents.push_back({.file = tensor->file,
+                       .offset = tensor->offset,
+                       .bytes = tensor->bytes,
+                       .name = {},
+                       .file_name = {}});
   }
   InstantReader reader;
   ExpertCache cache =
-      TRY(ExpertCache::create(std::move(extents), std::max(arena_bytes, 2 * slice.expert_bytes()),
-                              reader, Verify::off, slice.experts));
+      TRY(ExpertCache::create(extents, arena_bytes, reader, Verify::off, slice.experts));
+  // As a model does that has this prior.
+  const std::vector<float> prior = slice.usage_prior();
+  for (size_t i = 0; i < prior.size(); ++i) cache.seed_heat(static_cast<int32_t>(i), prior[i]);
+  cache.plan_warm_up(warm_start_order(prior, extents, arena_bytes));
+  while (cache.warm_up()) {
+  }
   cache.allow_read_ahead(options.look_ahead != LookAhead::off);
-  Misses misses;
+  Misses misses, wanted;
   for (int64_t token = 0; token < options.warm_up + options.tokens; ++token) {
     cache.advance(1);
     for (int64_t layer = 0; layer < std::ssize(slice.layers); ++layer) {
@@ -280,17 +336,21 @@ Result<Misses> misses_of(const Slice& slice, const Options& options, int64_t are
       cache.begin_step(
           {static_cast<int32_t>(layer * slice.experts), static_cast<int32_t>(slice.experts)},
           wants);
-      std::vector<const Tensor*> missed;
+      std::vector<const Tensor*> missed, all;
       for (const ExpertWant& want : wants) {
+        all.push_back(slice.tensors[want.expert]);
         if (cache.find(want.expert)) continue;
         while (!cache.start_load(want.expert)) TRY(cache.wait_for_arrival().lease);
         missed.push_back(slice.tensors[want.expert]);
       }
       cache.drain();
-      if (token >= options.warm_up) misses.push_back(std::move(missed));
+      if (token < options.warm_up) continue;
+      misses.push_back(std::move(missed));
+      wanted.push_back(std::move(all));
     }
   }
-  return misses;
+  const auto is_empty = [](const auto& missed) { return missed.empty(); };
+  return std::all_of(misses.begin(), misses.end(), is_empty) ? wanted : misses;
 }
 
 // The disk alone: the reads of the run by a reader of the same kind, nothing else going on. Targets
@@ -377,16 +437,35 @@ double spread_of(const std::vector<AloneSlice>& slices, Of of) {
   return of(*most) / of(*least);
 }
 
-Result<void> bench_share(const Container& container, const Slice& slice, const Options& options,
-                         double cached, ComputeAlone& compute) {
-  const auto arena_bytes = static_cast<int64_t>(cached * static_cast<double>(slice.bytes));
+// All slots of the arena were read into once, then the texts decide what stays in them.
+Result<void> warm_up(Model& model, TextRun& text, const Options& options, double cached,
+                     int64_t arena_bytes) {
+  {
+    constexpr int64_t megabyte = 1'000'000;
+    Progress progress(fmt::format("stream: {} of the experts: fill the arena", cached), "MB",
+                      arena_bytes / megabyte);
+    while (model.warm_up()) progress.show(model.experts_held_bytes() / megabyte);
+  }
+  Progress progress(fmt::format("stream: {} of the experts: warm up", cached), "tokens",
+                    options.warm_up);
+  for (int64_t done = 0; done < options.warm_up;) {
+    done += std::ssize(TRY(text.decode(options.warm_up - done, piece_seconds)).seconds);
+    progress.show(done);
+  }
+  return {};
+}
+
+Result<void> bench_share(const Container& container, const Slice& slice, const ModelSizes& sizes,
+                         const Options& options, double cached, ComputeAlone& compute) {
+  const int64_t arena_bytes = arena_bytes_of(slice, sizes, cached);
   RoutingTable routing(slice, options.warm_up + 2 * options.tokens + 2 * text_tokens,
                        options.recall);
   Misses misses = TRY(misses_of(slice, options, arena_bytes, routing));
   const auto disk = TRY(DiskAlone::open(container, slice, options, std::move(misses)));
-  const std::unique_ptr<Model> model = TRY(open_slice(container, options, arena_bytes, routing));
+  const std::unique_ptr<Model> model =
+      TRY(open_slice(container, sizes, options, slice, arena_bytes, routing));
   TextRun text(*model, routing);
-  TRY(text.decode(options.warm_up));
+  TRY(warm_up(*model, text, options, cached, arena_bytes));
 
   Run run;
   std::vector<StreamPiece> pieces;
@@ -408,6 +487,8 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
     slices.push_back(one);
     return {};
   };
+  Progress progress(fmt::format("stream: {} of the experts: measure", cached), "tokens",
+                    options.tokens);
   TRY(look());
   while (std::ssize(run.seconds) < options.tokens) {
     const Run piece = TRY(text.decode(options.tokens - std::ssize(run.seconds), piece_seconds));
@@ -419,6 +500,9 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
                       .needed_bytes = static_cast<double>(needed * slice.expert_bytes())});
     run.seconds.insert(run.seconds.end(), piece.seconds.begin(), piece.seconds.end());
     run.stats += piece.stats;
+    progress.show(std::ssize(run.seconds),
+                  fmt::format("{:.2f} tok/s", static_cast<double>(std::ssize(piece.seconds)) /
+                                                  piece.total_seconds()));
   }
   const StreamBound bound = bound_of(pieces, slices);
 
@@ -447,10 +531,10 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
     report(m, options.as_json);
   };
   const double disk_rate = needed_bytes / bound.disk_seconds;
-  say("disk", disk_rate * 1e-9, "GB/s");
+  if (needed_bytes > 0) say("disk", disk_rate * 1e-9, "GB/s");
   say("disk_spread", spread_of(slices, [](const AloneSlice& s) { return s.disk_bytes_per_s; }),
       "x");
-  say("disk_alone", tokens / bound.disk_seconds, "tok/s");
+  if (needed_bytes > 0) say("disk_alone", tokens / bound.disk_seconds, "tok/s");
   say("compute", tokens / bound.compute_seconds, "tok/s");
   say("head", 1e3 * per_token(bound.head_seconds), "ms/tok");
   say("compute_spread", spread_of(slices, [](const AloneSlice& s) { return s.compute_seconds; }),
@@ -464,8 +548,10 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
   say("ahead_late", count(stats.ahead_late), "1/tok");
   say("ahead_wasted", count(stats.ahead_wasted), "1/tok");
   say("reading", stats.read_seconds / bound.seconds, "of time");
-  say("rate", static_cast<double>(stats.read_bytes) / stats.read_seconds * 1e-9, "GB/s",
-      disk_rate * 1e-9);
+  if (needed_bytes > 0) {
+    say("rate", static_cast<double>(stats.read_bytes) / stats.read_seconds * 1e-9, "GB/s",
+        disk_rate * 1e-9);
+  }
   say("waited", per_token(stats.wait_seconds) * 1e3, "ms/tok");
   say("median", 1 / median(run.seconds), "tok/s", tokens / bound.least_seconds());
   if (options.with_serial) {
@@ -480,9 +566,11 @@ Result<void> bench_share(const Container& container, const Slice& slice, const O
 Result<void> run(const Options& options) {
   const Container container = TRY(Container::open(options.model));
   const Slice slice = TRY(slice_of(container));
-  const auto compute = TRY(ComputeAlone::open(container, slice, options));
+  const ModelSizes sizes = TRY(model_sizes(container, false));
+  TRY(check_room(slice, sizes, options));
+  const auto compute = TRY(ComputeAlone::open(container, slice, sizes, options));
   for (const double cached : options.cached) {
-    TRY(bench_share(container, slice, options, cached, *compute));
+    TRY(bench_share(container, slice, sizes, options, cached, *compute));
   }
   return {};
 }
@@ -494,7 +582,8 @@ BenchCommand add_stream_command(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand(
       "stream",
       "tokens per second while experts come from disk, and the bound that disk, memory "
-      "and arithmetic set; routing is made up");
+      "and arithmetic set; routing is made up, and what is read is not verified (glmd-inspect "
+      "verify does that)");
   app->add_option("--model", options->model, "container, far larger than the share kept")
       ->required();
   app->add_option("--cached", options->cached, "shares of the experts that fit in memory")
@@ -502,7 +591,7 @@ BenchCommand add_stream_command(CLI::App& parent) {
       ->delimiter(',');
   app->add_option("--tokens", options->tokens, "measured tokens; every 64 another prompt begins")
       ->transform(within(1, 1000000));
-  app->add_option("--warm-up", options->warm_up, "tokens before these")
+  app->add_option("--warm-up", options->warm_up, "tokens before these; the arena is filled before")
       ->transform(within(0, 1000000));
   app->add_option("--look-ahead", options->look_ahead, "reads ahead of the router: on, off, auto")
       ->transform(one_of<LookAhead>(

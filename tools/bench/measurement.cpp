@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "platform/standard_streams.h"
 
@@ -38,21 +39,32 @@ static std::string text_of(const std::variant<std::string, int64_t, double>& val
   return fmt::format("{:g}", std::get<double>(value));
 }
 
-void report(const Measurement& m, bool as_json) {
+// JSON has no word for what is no number.
+static std::string json_number(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
+}
+
+std::string line_of(const Measurement& m, bool as_json) {
   std::string line = as_json ? fmt::format("{{\"bench\":\"{}\"", m.bench) : m.bench;
   for (const auto& [name, value] : m.varied) {
     line += as_json ? fmt::format(",\"{}\":{}", name, text_of(value, true))
                     : fmt::format("  {} {:<6}", name, text_of(value, false));
   }
-  line += as_json ? fmt::format(",\"part\":\"{}\",\"value\":{:.6g},\"unit\":\"{}\"", m.part,
-                                m.value, m.unit)
-                  : fmt::format("  {:<12} {:>10.2f} {:<6}", m.part, m.value, m.unit);
-  if (m.bound) {
-    line += as_json
-                ? fmt::format(",\"bound\":{:.6g},\"ratio\":{:.4f}", *m.bound, m.value / *m.bound)
-                : fmt::format(" of {:>10.2f}: {:.2f}", *m.bound, m.value / *m.bound);
+  if (as_json) {
+    line += fmt::format(",\"part\":\"{}\",\"value\":{},\"unit\":\"{}\"", m.part,
+                        json_number(m.value, 6), m.unit);
+    line += m.bound ? fmt::format(",\"bound\":{},\"ratio\":{}", json_number(*m.bound, 6),
+                                  json_number(m.value / *m.bound, 4))
+                    : ",\"bound\":null,\"ratio\":null";
+    return line + "}\n";
   }
-  print_text(stdout, "{}{}\n", line, as_json ? "}" : "");
+  line += fmt::format("  {:<20} {:>10.2f} {:<6}", m.part, m.value, m.unit);
+  if (m.bound) line += fmt::format(" of {:>10.2f}: {:.2f}", *m.bound, m.value / *m.bound);
+  return line + "\n";
+}
+
+void report(const Measurement& measurement, bool as_json) {
+  print_text(stdout, "{}", line_of(measurement, as_json));
   fflush(stdout);
 }
 

@@ -31,7 +31,9 @@ struct Measurement {
 };
 
 // One line: a table row, or a JSON object with members bench, what was varied, part, value, unit,
-// bound, ratio.
+// bound, ratio; the last two are null where there is no bound.
+std::string line_of(const Measurement& measurement, bool as_json);
+// That line on stdout.
 void report(const Measurement& measurement, bool as_json);
 
 }  // namespace glmd
