@@ -123,6 +123,35 @@ TEST_F(EngineText, half_a_character_at_the_end_is_replaced) {
   EXPECT_EQ(received.done->reason, "length");
 }
 
+TEST_F(EngineText, what_is_no_message_is_refused_with_its_place) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({})", "prompt: messages: wanted an array of objects, got nothing"},
+      {R"({"messages":"abc"})", "prompt: messages: wanted an array of objects, got \"abc\""},
+      {R"({"messages":{"role":"user"}})",
+       "prompt: messages: wanted an array of objects, got {\"role\":\"user\"}"},
+      {R"({"messages":[]})", "prompt: messages: wanted an array of objects, got []"},
+      {R"({"messages":["hi"]})", "prompt: messages[0]: wanted an object, got \"hi\""},
+      {R"({"messages":[{"role":"user","content":"a"},{"content":"b"}]})",
+       "prompt: messages[1].role: wanted a string, got nothing"},
+      {R"({"messages":[{"role":null}]})", "prompt: messages[0].role: wanted a string, got null"}};
+  for (const auto& [prompt, message] : cases) {
+    const Received received = answer({.format = PromptFormat::chat, .prompt = prompt}, "x");
+    ASSERT_TRUE(received.failed) << prompt;
+    EXPECT_EQ(received.failed->code, "BAD_VALUE") << prompt;
+    EXPECT_EQ(received.failed->message, message);
+  }
+}
+
+TEST_F(EngineText, messages_that_the_template_knows_nothing_of_are_served) {
+  for (const std::string prompt :
+       {R"({"messages":[{"role":"developer","content":"d"},{"role":"user","content":"Hi"}]})",
+        R"({"messages":[{"role":"user"}]})",
+        R"({"messages":[{"role":"assistant","content":null}]})"}) {
+    const Received received = answer({.format = PromptFormat::chat, .prompt = prompt}, "x");
+    EXPECT_TRUE(received.done) << prompt;
+  }
+}
+
 TEST_F(EngineText, malformed_conversations_are_the_clients_mistake) {
   for (const std::string prompt : {"", "[]", "{", R"({"messages":5})"}) {
     const Received received = answer({.format = PromptFormat::chat, .prompt = prompt}, "x");
