@@ -1,5 +1,7 @@
 #include "doctor.h"
 
+#include "platform/counted.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -42,10 +44,11 @@ void examine_processor(const MachineFacts& facts, Findings& findings) {
                         "a processor with AVX2, or --kernels auto"});
   }
   if (facts.thread_count > facts.core_count) {
-    findings.push_back({Severity::warning, ErrorKind::config,
-                        fmt::format("threads: {} threads on {} cores wait for each other",
-                                    facts.thread_count, facts.core_count),
-                        fmt::format("--threads {}", facts.core_count)});
+    findings.push_back(
+        {Severity::warning, ErrorKind::config,
+         fmt::format("threads: {} on {} wait for each other", counted(facts.thread_count, "thread"),
+                     counted(facts.core_count, "core")),
+         fmt::format("--threads {}", facts.core_count)});
   }
 }
 
@@ -189,8 +192,11 @@ void examine_place(const MachineFacts& facts, const PlaceFact& place, Findings& 
 
 void examine_speed(const MachineFacts& facts, Findings& findings) {
   constexpr double slow_bytes_per_s = 1e9;
+  constexpr int64_t telling_bytes = int64_t{1} << 20;
   if (!facts.speed || facts.speed->disk_bytes_per_s <= 0) return;
   if (facts.speed->disk_bytes_per_s >= slow_bytes_per_s) return;
+  // Small reads take their time on any disk.
+  if (!facts.cost || facts.cost->expert_bytes < telling_bytes) return;
   const bool is_all_resident = facts.plan && facts.plan->arena_bytes == facts.plan->experts_bytes;
   findings.push_back({is_all_resident ? Severity::note : Severity::warning, ErrorKind::io,
                       fmt::format("disk: experts come at {:.2f} GB/s; NVMe disks reach 3 to 14",
@@ -199,10 +205,11 @@ void examine_speed(const MachineFacts& facts, Findings& findings) {
 }
 
 std::optional<SpeedEstimate> estimate_of(const MachineFacts& facts) {
-  if (!facts.plan || !facts.speed || facts.speed->memory_bytes_per_s <= 0) return std::nullopt;
+  if (!facts.plan || !facts.cost || !facts.speed || facts.speed->memory_bytes_per_s <= 0)
+    return std::nullopt;
   MachineSpeed speed = *facts.speed;
   if (speed.disk_bytes_per_s <= 0) speed.disk_bytes_per_s = 1;  // nothing will be read
-  return estimate_speed(facts.cost, facts.plan->arena_bytes, speed);
+  return estimate_speed(*facts.cost, facts.plan->arena_bytes, speed);
 }
 
 const PlaceFact* find_place(const MachineFacts& facts, std::string_view purpose) {
@@ -258,19 +265,22 @@ Json findings_json(const std::vector<Finding>& findings) {
 }
 
 std::string plan_text(const MachineFacts& facts) {
-  std::string text =
-      fmt::format("processor        {}, {} cores, {} threads, {} kernels\n", facts.processor,
-                  facts.core_count, facts.thread_count, facts.kernels);
+  std::string text = fmt::format("processor        {}, {}, {}, {} kernels\n", facts.processor,
+                                 counted(facts.core_count, "core"),
+                                 counted(facts.thread_count, "thread"), facts.kernels);
   text += fmt::format("memory           {:.1f} GiB, swap {:.1f} GiB\n",
                       static_cast<double>(facts.memory_bytes) / gibibyte,
                       static_cast<double>(facts.swap_bytes) / gibibyte);
   if (const PlaceFact* model = find_place(facts, "model")) {
-    text += fmt::format("model            {} on {}, {}\n", model->folders.back().path,
-                        model->file_system,
-                        model->has_direct.value_or(false) ? "direct reads" : "no direct reads");
+    text += "model            " + model->folders.back().path;
+    if (!model->file_system.empty()) text += " on " + model->file_system;
+    if (model->has_direct) text += *model->has_direct ? ", direct reads" : ", no direct reads";
+    text += "\n";
   }
-  text += fmt::format("experts          {} of {} bytes, {} for each token\n",
-                      facts.cost.expert_count, facts.cost.expert_bytes, facts.cost.experts);
+  if (facts.cost) {
+    text += fmt::format("experts          {} of {} bytes, {} for each token\n",
+                        facts.cost->expert_count, facts.cost->expert_bytes, facts.cost->experts);
+  }
   if (facts.plan) text += facts.plan->to_text();
   if (facts.speed) {
     text += fmt::format("measured         experts from disk {:.2f} GB/s, memory {:.1f} GB/s\n",
@@ -299,14 +309,16 @@ Json plan_json(const MachineFacts& facts) {
                                 {"swap_bytes", Json::integer(facts.swap_bytes)}});
   Json json = Json::object({{"hardware", std::move(hardware)}});
   if (const PlaceFact* model = find_place(facts, "model")) {
-    json.set("model",
-             Json::object({{"path", Json::string(model->folders.back().path)},
-                           {"file_system", Json::string(model->file_system)},
-                           {"has_direct_reads", Json::boolean(model->has_direct.value_or(false))},
-                           {"files", Json::integer(facts.model_file_count)},
-                           {"experts", Json::integer(facts.cost.expert_count)},
-                           {"expert_bytes", Json::integer(facts.cost.expert_bytes)},
-                           {"experts_per_token", Json::integer(facts.cost.experts)}}));
+    Json known = Json::object({{"path", Json::string(model->folders.back().path)}});
+    if (!model->file_system.empty()) known.set("file_system", Json::string(model->file_system));
+    if (model->has_direct) known.set("has_direct_reads", Json::boolean(*model->has_direct));
+    if (facts.cost) {
+      known.set("files", Json::integer(facts.model_file_count));
+      known.set("experts", Json::integer(facts.cost->expert_count));
+      known.set("expert_bytes", Json::integer(facts.cost->expert_bytes));
+      known.set("experts_per_token", Json::integer(facts.cost->experts));
+    }
+    json.set("model", std::move(known));
   }
   if (facts.plan) json.set("memory", facts.plan->to_json());
   if (facts.plan_error) json.set("error", Json::string(facts.plan_error->message));

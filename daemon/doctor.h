@@ -65,9 +65,9 @@ struct MachineFacts {
   int overcommit = 0;
   bool has_pressure = true;  // /proc/pressure/memory
   int64_t dense_bytes = 0;
-  std::optional<MemoryPlan> plan;   // unset: refused
-  std::optional<Error> plan_error;  // then this says why, the model's fault included
-  TokenCost cost;
+  std::optional<MemoryPlan> plan;     // unset: refused
+  std::optional<Error> plan_error;    // then this says why, the model's fault included
+  std::optional<TokenCost> cost;      // of a model that opens
   std::optional<MachineSpeed> speed;  // where it was measured
 };
 

@@ -8,6 +8,7 @@
 #include "memory_plan.h"
 #include "memory_sources.h"
 #include "memory_watch.h"
+#include "platform/counted.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
@@ -51,8 +52,8 @@ Result<const KernelTable*> kernels_for(const Settings& settings) {
 Result<void> serve(const Settings& settings, const Container& container, const MemoryPlan& plan,
                    const KernelTable* kernels) {
   const int threads = settings.threads.value_or(physical_core_count());
-  log_info("{}: identity {:016x}, {} kernels, {} threads", container.folder(), container.identity(),
-           kernels->name, threads);
+  log_info("{}: identity {:016x}, {} kernels, {}", container.folder(), container.identity(),
+           kernels->name, counted(threads, "thread"));
   log_info("memory plan\n{}", plan.to_text());
   if (plan.missed_bytes) {
     log_line(LogLevel::notice,

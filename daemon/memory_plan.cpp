@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "platform/aligned_memory.h"
+#include "platform/counted.h"
 
 namespace glmd {
 namespace {
@@ -65,9 +66,10 @@ std::string MemoryPlan::to_text() const {
       missed_bytes ? fmt::format(", instead of {} bytes asked for", *missed_bytes) : "";
   std::string text = line("budget", budget_bytes, budget_source + missed);
   text += line("dense weights", dense_bytes, "always resident");
+  text += line("KV cache", kv_bytes,
+               fmt::format("{} of {} tokens", counted(sessions, "session"), context_tokens));
   text +=
-      line("KV cache", kv_bytes, fmt::format("{} sessions of {} tokens", sessions, context_tokens));
-  text += line("scratch", scratch_bytes, fmt::format("passes of up to {} rows", rows_max));
+      line("scratch", scratch_bytes, fmt::format("passes of up to {}", counted(rows_max, "row")));
   if (prompts_bytes > 0) {
     text += line("prompts", prompts_bytes, fmt::format("of up to {} bytes", prompt_bytes_max));
   }

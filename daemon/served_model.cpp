@@ -5,6 +5,7 @@
 
 #include "memory_sources.h"
 #include "model/families.h"
+#include "platform/counted.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
@@ -105,12 +106,12 @@ Result<ModelTexts> read_texts(const Container& container) {
 Result<std::string> check_model(const Container& container) {
   const ModelTexts texts = TRY(read_texts(container));
   const CheckpointConfig& config = container.checkpoint();
-  std::string text =
-      fmt::format("container: {} tensors in {} files, places and shapes sound, identity {:016x}\n",
-                  container.tensors().size(), container.files().size(), container.identity());
-  text += fmt::format("config: {} layers, {} experts a layer, context {}, {} stop tokens\n",
-                      config.layers, config.n_routed_experts, config.max_position,
-                      config.stop_tokens.size());
+  std::string text = fmt::format("container: {} in {}, places and shapes sound, identity {:016x}\n",
+                                 counted(container.tensors().size(), "tensor"),
+                                 counted(container.files().size(), "file"), container.identity());
+  text += fmt::format("config: {}, {} a layer, context {}, {}\n", counted(config.layers, "layer"),
+                      counted(config.n_routed_experts, "expert"), config.max_position,
+                      counted(config.stop_tokens.size(), "stop token"));
   text += fmt::format("generation config: temperature {}, top_p {}\n", texts.defaults.temperature,
                       texts.defaults.top_p);
   if (texts.tokenizer) {

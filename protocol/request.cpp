@@ -111,7 +111,7 @@ std::variant<Submit, Fault> read_submit(const Words& words) {
   submit.slot = words.positional[1];
   const std::string& tokens = words.positional[3];
   if (!read_or_dash<int64_t>(tokens, parse_number(tokens), 1, tokens_max_max, submit.tokens_max)) {
-    return bad_value(id, "max_tokens is a number from 1, or -");
+    return bad_value(id, "max is a number from 1, or -");
   }
   const std::string& temperature = words.positional[4];
   if (!read_or_dash(temperature, parse_real(temperature), 0.0, temperature_max,
@@ -231,7 +231,7 @@ std::optional<RequestReader::Item> RequestReader::read_line(const std::string& t
 std::optional<RequestReader::Item> RequestReader::begin_submit(const Words& words) {
   if (words.positional.size() != 6) {
     return fail({ErrorCode::bad_frame, std::nullopt,
-                 "SUBMIT id slot bytes max_tokens temperature top_p [key=value...]"});
+                 "SUBMIT id slot bytes max temperature top_p [key=value...]"});
   }
   const auto id = parse_id(words.positional[0]);
   const auto bytes = payload_bytes_of(words);

@@ -97,8 +97,10 @@ void ReplicaSet::leave_out(Disk& disk, const Error& cause) {
   if (!disk.is_in_use) return;
   disk.is_in_use = false;
   disk.retry_at_ns = clock_.now_ns() + disk.retry_pause_ns;
-  events_.push_back(fmt::format("{}: {}; reading from the other disks, trying again in {} s",
-                                disk.source.name, cause.message,
+  // Most causes begin with the path themselves.
+  const std::string& name = disk.source.name;
+  events_.push_back(fmt::format("{}{}; reading from the other disks, trying again in {} s",
+                                cause.message.starts_with(name) ? "" : name + ": ", cause.message,
                                 disk.retry_pause_ns / 1'000'000'000));
   disk.retry_pause_ns = std::min(2 * disk.retry_pause_ns,
                                  retry_pause_factor_max * options_.retry_pause_ms * 1'000'000);

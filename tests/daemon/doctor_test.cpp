@@ -296,6 +296,39 @@ TEST(Doctor, rights_are_those_that_the_kernel_grants_access_control_lists_includ
   EXPECT_EQ(rights_to(path, nobody), 0u) << "denied by the list";
 }
 
+TEST(Doctor, small_experts_say_nothing_of_a_disk) {
+  const auto slow_with = [](int64_t expert_bytes) {
+    return findings_after([&](MachineFacts& facts) {
+      facts.speed->disk_bytes_per_s = 2e8;
+      facts.cost->expert_bytes = expert_bytes;
+    });
+  };
+  EXPECT_THAT(slow_with(32 << 10), Not(HasSubstr("disk:")));
+  EXPECT_THAT(slow_with(1 << 20), HasSubstr("disk: experts come at 0.20 GB/s"));
+}
+
+TEST(Plan, of_a_model_that_does_not_open_only_its_path_is_told) {
+  const TemporaryFolder folder;
+  const MachineFacts facts =
+      gather_facts(Settings(), folder / "absent", error(ErrorKind::not_found, "no container"));
+  const std::string text = plan_text(facts);
+  EXPECT_THAT(text, HasSubstr("model            " + (folder / "absent") + "\n"));
+  EXPECT_THAT(text, Not(HasSubstr("direct reads")));
+  EXPECT_THAT(text, Not(HasSubstr("experts")));
+  const Json json = plan_json(facts);
+  const Json* model = json.find("model");
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->members().size(), 1U) << "the path";
+  EXPECT_EQ(json.find("error")->as_string(), "no container");
+}
+
+TEST(Plan, of_a_sound_machine_tells_how_the_model_is_read) {
+  const std::string text = plan_text(sound_machine());
+  EXPECT_THAT(text, HasSubstr("8 cores, 8 threads"));
+  EXPECT_THAT(text, HasSubstr("model            /srv/m on ext4, direct reads\n"));
+  EXPECT_THAT(text, HasSubstr("experts          19200 of 20054016 bytes, 600 for each token\n"));
+}
+
 TEST(Doctor, a_place_is_looked_at_from_the_root_down) {
   const TemporaryFolder folder;
   const PlaceFact place = gather_place("model", folder / "absent", myself());

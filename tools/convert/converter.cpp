@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "platform/counted.h"
 #include "platform/file.h"
 #include "platform/parallel.h"
 #include "storage/manifest.h"
@@ -331,8 +332,8 @@ Result<void> convert(const ConvertOptions& given, const ConvertObserver& observe
     observer(progress);
   }
   if (checkpoint.ignored_count() > 0) {
-    progress.note =
-        fmt::format("{}: {} tensors ignored", options.source, checkpoint.ignored_count());
+    progress.note = fmt::format("{}: {} ignored", options.source,
+                                counted(checkpoint.ignored_count(), "tensor"));
     observer(progress);
   }
   if (TRY(is_converted(options, checkpoint))) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/counted.h"
 #include "platform/file.h"
 #include "platform/standard_streams.h"
 #include "storage/container.h"
@@ -36,8 +37,9 @@ void print_container(const Container& container) {
                base_name(container.files()[static_cast<size_t>(tensor.file)]));
     bytes += tensor.bytes;
   }
-  print_text(stdout, "{} tensors, {} bytes in {} files, identity {:016x}\n",
-             container.tensors().size(), bytes, container.files().size(), container.identity());
+  print_text(stdout, "{}, {} bytes in {}, identity {:016x}\n",
+             counted(container.tensors().size(), "tensor"), bytes,
+             counted(container.files().size(), "file"), container.identity());
 }
 
 // Any folder of safetensors files: a checkpoint, say.
@@ -59,7 +61,8 @@ Result<void> print_folder(const std::string& folder) {
   }
   if (files == 0)
     return error(ErrorKind::not_found, "{}: wanted *.safetensors files, got none", folder);
-  print_text(stdout, "{} tensors, {} bytes in {} files\n", count, bytes, files);
+  print_text(stdout, "{}, {} bytes in {}\n", counted(count, "tensor"), bytes,
+             counted(files, "file"));
   return {};
 }
 

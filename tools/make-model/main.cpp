@@ -47,9 +47,9 @@ int main(int argc, char** argv) {
                  "kinds in order: dense, moe; :shared without an indexer; draft at the end")
       ->delimiter(',');
   app.add_option("--experts", geometry.experts, "routed experts a layer")
-      ->transform(glmd::within(int64_t{1}, int64_t{1} << 20));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 16));
   app.add_option("--vocabulary", geometry.vocabulary, "token ids")
-      ->transform(glmd::within(int64_t{1}, int64_t{1} << 30));
+      ->transform(glmd::within(int64_t{1}, int64_t{1} << 24));
   app.add_option("--experts-format", experts_format, "routed experts (default nl4); exact is BF16")
       ->check(formats);
   app.add_option("--dense-format", dense_format, "all else (default nl5)")->check(formats);

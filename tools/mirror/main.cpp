@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "platform/counted.h"
 #include "tools/command_line.h"
 #include "tools/convert/container_folder.h"
 #include "tools/mirror/staging.h"
@@ -67,7 +68,7 @@ Result<void> verify(const Options& options) {
   const std::vector<std::string> problems = verify_mirror(container, options.folder);
   for (const std::string& problem : problems) print_text(stderr, "glmd-mirror: {}\n", problem);
   if (!problems.empty()) {
-    return error(ErrorKind::corrupt, "{}: {} problems", options.folder, problems.size());
+    return error(ErrorKind::corrupt, "{}: {}", options.folder, counted(problems.size(), "problem"));
   }
   print_text(stdout, "{}: sound\n", options.folder);
   return {};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/counted.h"
 #include "platform/json.h"
 #include "storage/container.h"
 #include "tools/command_line.h"
@@ -98,10 +99,8 @@ void print_json(const Row& row, const ReplayTrace& trace) {
 }
 
 void print_heading(const Options& options, const ReplayTrace& trace) {
-  std::printf("%lld layers of %lld experts, %lld tokens after the warm-up\n",
-              static_cast<long long>(trace.layer_count()),
-              static_cast<long long>(trace.experts_per_layer),
-              static_cast<long long>(trace.counted_tokens));
+  print_text(stdout, "{} of {}, {} after the warm-up\n", counted(trace.layer_count(), "layer"),
+             counted(trace.experts_per_layer, "expert"), counted(trace.counted_tokens, "token"));
   std::printf("slots  share");
   for (const std::string& policy : options.policies) std::printf("  %18s", policy.c_str());
   std::printf("\n");
