@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from daemon import GLMCTL, GLMD, LIMIT_S, MINI, SLOW_READS, Client, Daemon, wait_until
+from daemon import GLMCTL, GLMD, LIMIT_S, MINI, ROOT, SLOW_READS, Client, Daemon, wait_until
 
 # At this temperature a stop token is one of thousands: the answer is as long as it may be.
 HOT = "100"
@@ -418,6 +418,28 @@ class Requests(unittest.TestCase):
             client.submit(1, prompt, 1, keys=keys)
             self.assertIn(wanted, client.answer()[1])
         self.assertLess(daemon.memory_bytes("VmHWM"), memory["total_bytes"])
+
+    def test_every_field_of_status_is_explained(self):
+        daemon = Daemon(self).start_ready("--look-ahead", "on")
+        client = daemon.connect()
+        client.submit(1, "The hummingbird", 8)
+        client.answer()
+
+        def fields(value, path):
+            if not isinstance(value, dict) or path == "engine.memory":  # as plan has it
+                return [path]
+            return [field for key, inner in value.items()
+                    for field in fields(inner, f"{path}.{key}" if path else key)]
+
+        status = json.loads(subprocess.check_output([GLMCTL, "--socket", daemon.path, "status",
+                                                     "--json"]))
+        with open(os.path.join(ROOT, "man", "glmctl.1"), encoding="utf-8") as file:
+            section = re.search(r"^\.Ss What status tells\n(.*?)^\.S[sh] ", file.read(),
+                                re.S | re.M)
+        words = set(re.findall(r"\w+", section.group(1)))
+        told = fields(status, "")
+        self.assertIn("engine.speed.head_seconds", told)
+        self.assertEqual([field for field in told if not words.issuperset(field.split("."))], [])
 
     def test_who_leaves_changes_nothing_for_who_stays(self):
         daemon = Daemon(self).start_ready("--context", "4096", "--sessions", "4")
