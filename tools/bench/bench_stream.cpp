@@ -444,7 +444,7 @@ Result<void> warm_up(Model& model, TextRun& text, const Options& options, double
     constexpr int64_t megabyte = 1'000'000;
     Progress progress(fmt::format("stream: {} of the experts: fill the arena", cached), "MB",
                       arena_bytes / megabyte);
-    while (model.warm_up()) progress.show(model.experts_held_bytes() / megabyte);
+    while (model.warm_up()) progress.show(model.expert_stats().read_bytes / megabyte);
   }
   Progress progress(fmt::format("stream: {} of the experts: warm up", cached), "tokens",
                     options.warm_up);
