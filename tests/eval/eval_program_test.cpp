@@ -91,7 +91,7 @@ TEST_F(ToolPrograms, numbers_that_are_none_are_refused) {
   refuses("glmd-bench reads --folder /tmp --size 99E",
           "at least 1 bytes, as 8G or 512M, got \"99E\"");
   EXPECT_THAT(run("glmd-replay --synthetic --layers 1 --tokens 040").output,
-              HasSubstr("1 layers of 256 experts, 30 tokens"));
+              HasSubstr("1 layer of 256 experts, 30 tokens"));
 }
 
 TEST_F(ToolPrograms, help_names_what_an_option_takes_and_nothing_inside) {
