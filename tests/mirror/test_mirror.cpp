@@ -261,6 +261,26 @@ TEST_F(MirrorTest, a_smaller_plan_releases_what_a_larger_one_left) {
   EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
 }
 
+TEST_F(MirrorTest, links_to_the_container_are_replaced_not_written_through) {
+  const MirrorPlan plan = first(1);
+  const std::string original = container_->files()[static_cast<size_t>(plan.experts[0]->file)];
+  const std::string name = std::filesystem::path(original).filename().string();
+  const std::string before = test::read_text(original);
+  for (const bool is_hard : {true, false}) {
+    std::filesystem::remove_all(folder_ / "m");
+    const std::string link = folder_ / ("m.partial/" + name);
+    ASSERT_FALSE(stage_mirror(*container_, plan, folder_ / "m", 0, [](const StageProgress&) {
+                   return false;
+                 }).ok());
+    std::filesystem::remove(link);
+    if (is_hard) std::filesystem::create_hard_link(original, link);
+    if (!is_hard) std::filesystem::create_symlink(original, link);
+    ASSERT_TRUE(stage(plan).ok());
+    EXPECT_EQ(test::read_text(original), before);
+    EXPECT_THAT(verify_mirror(*container_, folder_ / "m"), testing::IsEmpty());
+  }
+}
+
 // The program: exit codes, and folders as people type them.
 class MirrorProgram : public MirrorTest {
  protected:

@@ -288,6 +288,40 @@ class Places(unittest.TestCase):
         for name in ("socket", "state-directory", "trace-routing", "mirrors"):
             self.assertIn(f"glmd: {name}: /nonexistent", result.stderr)
 
+    def test_a_file_that_is_no_trace_is_refused_and_not_touched(self):
+        daemon = Daemon(self)
+        model = shutil.copytree(MINI, os.path.join(daemon.folder, "model"))
+        path = os.path.join(model, "experts-001.safetensors")
+        with open(path, "rb") as file:
+            before = file.read()
+        for action in ([], ["--check"]):
+            result = subprocess.run(
+                [GLMD, *action, "--model", model, "--socket", daemon.path,
+                 "--trace-routing", path],
+                capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            self.assertEqual(result.returncode, 78, result.stderr)
+            self.assertIn(f"glmd: trace-routing: {path}: exists and is no routing trace, not "
+                          "touched", result.stderr)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), before)
+
+    def test_a_restart_keeps_the_trace(self):
+        daemon = Daemon(self)
+        trace = os.path.join(daemon.folder, "trace")
+        daemon.start_ready("--trace-routing", trace)
+        client = daemon.connect()
+        client.submit(1, "a", 4)
+        self.assertEqual(client.answer()[1][0], "DONE")
+        self.assertEqual(daemon.terminate(), 0)
+        with open(trace, "rb") as file:
+            before = file.read()
+        for _ in range(2):  # the second finds a trace without records
+            daemon.start_ready("--trace-routing", trace)
+            self.assertEqual(daemon.terminate(), 0)
+            with open(trace + ".1", "rb") as file:
+                self.assertEqual(file.read(), before)
+            self.assertLess(os.path.getsize(trace), len(before))
+
     def test_a_mistyped_state_directory_is_told_at_once(self):
         daemon = Daemon(self).start_ready("--state-directory", "/nonexistent")
         self.assertIn("state-directory: /nonexistent: No such file or directory: the usage "

@@ -95,6 +95,19 @@ Result<void> release(const File& file, int64_t begin, int64_t end) {
   return output_error(file.path(), "release what is not wanted");
 }
 
+// Where growing a file takes blocks at once, there are no holes, and nothing can be released.
+Result<bool> keeps_holes(const File& file) {
+  constexpr int64_t grown_bytes = 1 << 20;
+  const int64_t bytes = TRY(file.size_bytes());
+  struct stat before, after;
+  const bool is_known = ::fstat(file.descriptor(), &before) == 0 &&
+                        ::ftruncate(file.descriptor(), bytes + grown_bytes) == 0 &&
+                        ::fstat(file.descriptor(), &after) == 0 &&
+                        ::ftruncate(file.descriptor(), bytes) == 0;
+  if (!is_known) return output_error(file.path(), "set size");
+  return after.st_blocks == before.st_blocks;
+}
+
 // Leaves the experts of one file, in the order of their bytes, and holes between them.
 Result<void> release_others(const std::string& path, const std::vector<const Tensor*>& tensors) {
   File file(::open(path.c_str(), O_RDWR | O_CLOEXEC), path);
@@ -108,10 +121,10 @@ Result<void> release_others(const std::string& path, const std::vector<const Ten
   }
   if (released.ok()) released = release(file, begin, TRY(file.size_bytes()));
   if (released.ok()) return {};
-  // A file system without holes: begun anew where more lies there than is wanted.
+  // A file system that makes no holes of what was written: begun anew if too much is there.
   struct stat status;
   if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
-  if (status.st_blocks * 512 <= wanted_bytes) return {};
+  if (status.st_blocks * 512 <= wanted_bytes || !TRY(keeps_holes(file))) return {};
   if (::ftruncate(file.descriptor(), 0) != 0) return output_error(path, "set size");
   return {};
 }
@@ -132,9 +145,12 @@ Result<void> release_unwanted(const Container& container, const ExpertsByFile& w
                               const std::string& partial) {
   for (int32_t file = 0; file < std::ssize(container.files()); ++file) {
     const std::string path = target_path(container, file, partial);
-    if (!path_exists(path)) continue;
+    struct stat status;
+    if (::lstat(path.c_str(), &status) != 0) continue;
+    const bool is_ours_alone =
+        S_ISREG(status.st_mode) && status.st_nlink == 1;  // no link put there
     const auto tensors = wanted.find(file);
-    if (tensors != wanted.end()) {
+    if (tensors != wanted.end() && is_ours_alone) {
       TRY(release_others(path, tensors->second));
     } else if (::unlink(path.c_str()) != 0) {
       return output_error(path, "remove");
