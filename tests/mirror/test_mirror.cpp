@@ -337,38 +337,44 @@ TEST_F(MirrorProgram, a_model_without_experts_has_none_to_copy) {
   }
 }
 
-// In a mount namespace of its own, with a disk that is almost full of an interrupted stage.
-TEST_F(MirrorProgram, on_a_small_disk_what_is_planned_is_staged) {
+// In a mount namespace of its own, on a disk that is full of an interrupted stage of others.
+TEST_F(MirrorProgram, on_a_full_disk_what_is_planned_is_staged) {
+  if (std::system("unshare -rm true 2>/dev/null") != 0) GTEST_SKIP() << "no namespaces here";
+  Json config = test::TinyCheckpoint::make().config;
+  config.set("moe_intermediate_size", Json::integer(4096));  // experts larger than what is beside
+  test::write_text(folder_ / "config.json", config.to_string());
+  const std::string make = GLMD_BINARY_DIR "/bin/glmd-make-model --config " +
+                           (folder_ / "config.json") + " " + (folder_ / "big") + " 2>/dev/null";
+  ASSERT_EQ(std::system(make.c_str()), 0);
+  const Container big = Container::open(folder_ / "big").value();
+  const std::vector<const Tensor*> even = even_order(big);
+  const auto half = static_cast<int64_t>(even.size()) / 2;
+  ASSERT_GT(even.front()->bytes, 100 << 10);
   int64_t reports = 0;
-  ASSERT_FALSE(stage_mirror(*container_, whole(), folder_ / "m", 0, [&](const StageProgress&) {
-                 return ++reports < 6;
-               }).ok());
-  const int64_t expert_bytes = whole().experts.front()->bytes;
-  std::filesystem::create_directory(folder_ / "disk");
-  std::string order;  // the last first
-  for (int expert = 15; expert >= 0; --expert) {
-    for (const char* layer : {"1 ", "2 "}) {
-      const std::string name = fmt::format("layers.{}.experts.{}", layer[0], expert);
-      if (container_->find(name) != nullptr) order += layer + std::to_string(expert) + "\n";
-    }
-  }
-  test::write_text(folder_ / "order", order);
-  // Room for six experts and the manifest.
+  ASSERT_FALSE(
+      stage_mirror(big, plan_mirror(even, INT64_MAX), folder_ / "m", 0, [&](const StageProgress&) {
+        return ++reports < half;
+      }).ok());
+  const int64_t disk_bytes = half * even.back()->bytes + (96 << 10);
   const std::string script = fmt::format(
       "cd {} && mount -t tmpfs -o size={} none disk && cp -a --sparse=always m.partial disk/ && "
-      "for what in plan stage; do {}/bin/glmd-mirror $what c disk/m --reserve 0 --order order "
-      "2>/dev/null || exit; done; {}/bin/glmd-mirror verify c disk/m",
-      folder_ / ".", 6 * expert_bytes + (96 << 10), GLMD_BINARY_DIR, GLMD_BINARY_DIR);
-  if (std::system("unshare -rm true 2>/dev/null") != 0) GTEST_SKIP() << "no namespaces here";
+      "for what in plan stage; do {}/bin/glmd-mirror $what big disk/m --reserve 0 --order order "
+      "2>err || {{ cat err; exit 1; }}; done; {}/bin/glmd-mirror verify big disk/m",
+      folder_ / ".", disk_bytes, GLMD_BINARY_DIR, GLMD_BINARY_DIR);
+  std::filesystem::create_directory(folder_ / "disk");
   test::write_text(folder_ / "script", script);
+  // The draft layer's file comes last, and first in this order.
+  std::string order;
+  for (int64_t expert = 0; expert < half; ++expert)
+    order += fmt::format("{} {}\n", big.checkpoint().layers, expert);
+  test::write_text(folder_ / "order", order);
   const int code = WEXITSTATUS(std::system(
       ("unshare -rm sh " + (folder_ / "script") + " >" + (folder_ / "said") + " 2>&1").c_str()));
   said_ = test::read_text(folder_ / "said");
   EXPECT_EQ(code, 0) << said_;
-  const size_t line = said_.find('\n');
-  ASSERT_NE(line, std::string::npos) << said_;
-  EXPECT_THAT(said_, testing::MatchesRegex("disk/m: [0-9]+ of .*\ndisk/m: [0-9]+ of .*\n"
+  EXPECT_THAT(said_, testing::MatchesRegex("disk/m: [1-9][0-9]* of .*\ndisk/m: [1-9][0-9]* of .*\n"
                                            "disk/m: sound\n"));
+  const size_t line = said_.find('\n');
   EXPECT_EQ(said_.substr(0, line), said_.substr(line + 1, line)) << said_;
 }
 
