@@ -54,12 +54,14 @@ std::vector<float> bell_values(int64_t n, uint32_t seed) {
 }
 
 struct BenchMatrix {
-  static Result<BenchMatrix> create(BlockFormat format) {
+  // `x_rows`: of activations, at most.
+  static Result<BenchMatrix> create(BlockFormat format, int64_t x_rows) {
     const int64_t row_bytes = block_bytes(format) * columns / group_columns / tile_rows;
     const int64_t rows =
         matrix_target_bytes / row_bytes / (pattern_rows * slice_count) * pattern_rows * slice_count;
     const int64_t bytes = matrix_bytes(format, rows, columns);
-    TRY(check_memory(std::vector<MemoryTerm>{{"matrix", bytes}}));
+    TRY(check_memory(std::vector<MemoryTerm>{
+        {"matrix", bytes}, {"activations", x_rows * columns * 6}, {"results", x_rows * rows * 4}}));
     return BenchMatrix(format, rows, row_bytes, TRY(AlignedMemory::allocate(bytes)));
   }
   BenchMatrix(BlockFormat format, int64_t rows, int64_t row_bytes, AlignedMemory of_rows)
@@ -205,8 +207,9 @@ void bench_one(SliceBench& bench, const BenchActivations& x, const Varied& varie
 Result<void> run(const Options& options) {
   const KernelTable* kernels = TRY(kernels_named(options.kernels));
   const PeakLoops& peak = find_peak_loops(kernels->name);
+  const int64_t rows_max = *std::max_element(options.rows.begin(), options.rows.end());
   for (const std::string& format : options.formats) {
-    const BenchMatrix matrix = TRY(BenchMatrix::create(format_of(format)));
+    const BenchMatrix matrix = TRY(BenchMatrix::create(format_of(format), rows_max));
     for (const std::string& operation : options.operations) {
       for (const int threads : options.threads) {
         SliceBench bench(*kernels, peak, matrix, operation, threads);

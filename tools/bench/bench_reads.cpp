@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 
+#include "bench_memory.h"
 #include "fio.h"
 #include "measurement.h"
 #include "platform/aligned_memory.h"
@@ -92,6 +93,8 @@ class RandomExperts {
   Result<void> take_slots(int64_t count) {
     const int64_t bytes = count * options_.expert_bytes;
     if (memory_.size_bytes() >= bytes) return {};
+    memory_ = {};
+    TRY(check_memory(std::vector<MemoryTerm>{{"experts read", bytes}}));
     memory_ = TRY(AlignedMemory::allocate(bytes));
     std::memset(memory_.data(), 1, static_cast<size_t>(bytes));  // no page faults while measuring
     return {};
