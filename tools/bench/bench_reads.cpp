@@ -174,6 +174,7 @@ Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const 
 }
 
 Result<Rate> read_by_fio(const std::string& path, const Setting& setting, const Options& options) {
+  TRY(check_memory(std::vector<MemoryTerm>{{"fio's blocks", setting.depth * setting.size}}));
   const double bytes =
       TRY(run_fio({.path = path,
                    .block_bytes = setting.size,
