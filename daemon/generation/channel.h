@@ -1,5 +1,5 @@
-// Where the loop thread and the compute thread meet: two queues of values and a few numbers. The only
-// lock between them. Commands are bounded by what the server admits (limits.h), events by what
+// Where the loop thread and the compute thread meet: two queues of values and a few numbers. The
+// only lock between them. Commands are bounded by what the server admits (limits.h), events by what
 // sessions may have outstanding; so neither side ever waits for room.
 #pragma once
 
