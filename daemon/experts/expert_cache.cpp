@@ -524,7 +524,6 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
   stats_.rereads += is_reread ? 1 : 0;
   std::optional<ReadChecksum> checksum;
   if (wants_check(entry, is_reread)) checksum = {extent.hash, extent.file_name};
-  if (reading_count_++ == 0) reading_since_ns_ = clock_.now_ns();
   reader_->submit({.file = extent.file,
                    .offset = extent.offset,
                    .bytes = extent.bytes,
@@ -538,6 +537,12 @@ void ExpertCache::submit(int32_t index, ReadUrgency urgency) {
 bool ExpertCache::wants_check(const Entry& entry, bool is_reread) const {
   if (verify_ == Verify::first_read) return is_reread || !entry.is_verified;
   return verify_ == Verify::always;
+}
+
+ExpertCacheStats ExpertCache::stats() const {
+  ExpertCacheStats stats = stats_;
+  stats.read_seconds = static_cast<double>(reader_->counters().busy_ns) * 1e-9;
+  return stats;
 }
 
 ExpertCache::Arrival ExpertCache::wait_for_arrival() {
@@ -568,9 +573,6 @@ std::optional<ExpertCache::Arrival> ExpertCache::complete(ReadCompletion complet
   const auto index = static_cast<int32_t>(completion.tag);
   Slot& slot = slots_[index];
   CHECK(slot.state == State::loading);
-  if (--reading_count_ == 0) {
-    stats_.read_seconds += static_cast<double>(clock_.now_ns() - reading_since_ns_) * 1e-9;
-  }
   const int32_t expert = slot.expert;
   Entry& entry = entries_[expert];
   Result<void> result = std::move(completion.result);

@@ -85,7 +85,7 @@ struct ExpertCacheStats {
   // wanted (a miss that takes less time), read for nothing, cancelled in time.
   int64_t ahead_issued = 0, ahead_used = 0, ahead_late = 0, ahead_wasted = 0, ahead_dropped = 0;
   double wait_seconds = 0;  // the compute thread had nothing but reads to wait for
-  double read_seconds = 0;  // at least one read was under way, as the compute thread saw it
+  double read_seconds = 0;  // at least one read was under way
 };
 
 class ExpertCache {
@@ -152,7 +152,7 @@ class ExpertCache {
 
   // After as many tokens a use counts half: chosen once, for the arena of create().
   double half_life_tokens() const { return half_life_tokens_; }
-  const ExpertCacheStats& stats() const { return stats_; }
+  ExpertCacheStats stats() const;
   int64_t slot_count() const;                         // that may take memory
   int64_t held_bytes() const { return held_bytes_; }  // of slots that took it: were read into
   // Keeps `to` equal to that, for other threads.
@@ -251,8 +251,6 @@ class ExpertCache {
   int64_t step_ = 0, clock_tokens_ = 0;
   int64_t loading_count_ = 0;  // demand
   int64_t warming_count_ = 0;
-  int64_t reading_count_ = 0;  // all
-  int64_t reading_since_ns_ = 0;
   int64_t held_bytes_ = 0;
   std::atomic<int64_t>* published_held_bytes_ = nullptr;
   SteadyClock clock_;

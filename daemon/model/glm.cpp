@@ -264,7 +264,7 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   if (weights.routed) {
     const ExpertCacheStats before = model_.cache_->stats();
     TRY(run_mixture_of_experts(compute, config, routed, *model_.cache_, rows_, workspace));
-    const ExpertCacheStats& after = model_.cache_->stats();
+    const ExpertCacheStats after = model_.cache_->stats();
     reads_ += after.misses - before.misses + after.ahead_used - before.ahead_used;
   } else {
     if (routed.next != nullptr) {

@@ -388,9 +388,14 @@ void ReplicaSet::call_wrong(size_t index, Place place) {
                                 disk.source.name, count, count == 1 ? "" : "s"));
 }
 
+// Disks are busy at the same time: as long as the one that was longest.
 ReadCounters ReplicaSet::counters() const {
   ReadCounters total;
-  for (const DiskStatus& disk : disks()) total = sum(total, disk.counters);
+  for (const DiskStatus& disk : disks()) {
+    const int64_t busy_ns = std::max(total.busy_ns, disk.counters.busy_ns);
+    total = sum(total, disk.counters);
+    total.busy_ns = busy_ns;
+  }
   return total;
 }
 

@@ -254,6 +254,14 @@ TEST(ExpertCache, shrinking_evicts_the_coldest_and_growing_takes_the_memory_agai
   EXPECT_EQ(rig.cache.resident_count(), 8);
 }
 
+// The cache may see the end of a read a conversation later, when it looks next.
+TEST(ExpertCache, reading_takes_as_long_as_the_reader_is_busy) {
+  Rig rig(8, 4, 7);
+  rig.run({0, 1, 2});
+  rig.reader.busy_ns = 1'500'000'000;
+  EXPECT_EQ(rig.cache.stats().read_seconds, 1.5);
+}
+
 TEST(ExpertCache, other_threads_see_the_memory_of_a_read_when_it_begins) {
   Rig rig(16, 8, 8);
   std::atomic<int64_t> held_bytes{-1};
@@ -325,7 +333,7 @@ TEST(ExpertCache, a_stream_keeps_its_hottest) {
 class ReadAhead : public testing::Test {
  protected:
   ReadAhead() { rig.cache.allow_read_ahead(true); }
-  const ExpertCacheStats& stats() { return rig.cache.stats(); }
+  ExpertCacheStats stats() { return rig.cache.stats(); }
   Rig rig{64, 16, 11};
   const ExpertRange layer{32, 32};
 };

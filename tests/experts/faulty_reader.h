@@ -41,6 +41,7 @@ class FaultyReader : public BlockReader {
   int64_t outstanding() const override {
     return static_cast<int64_t>(waiting_.size() + done_.size());
   }
+  ReadCounters counters() const override { return {.busy_ns = busy_ns}; }
   std::optional<ReadCompletion> poll() override {
     if (outstanding() == 0 || share() < silent_share) return std::nullopt;
     return wait();
@@ -77,7 +78,8 @@ class FaultyReader : public BlockReader {
 
   std::vector<int64_t> submitted;  // offsets, in order
   int64_t checked_count = 0;       // reads that came and were hashed
-  double silent_share = 0.5;       // of polls: they find nothing though reads are under way
+  int64_t busy_ns = 0;
+  double silent_share = 0.5;  // of polls: they find nothing though reads are under way
 
  private:
   double share() { return static_cast<double>(random_() % 1000) / 1000; }

@@ -124,7 +124,7 @@ class Simulation {
     const ExpertCacheStats before = cache_->stats();
     const double begin_ms = now_ms;
     for (int64_t i = 0; i < tokens; ++i) run_token();
-    const ExpertCacheStats& after = cache_->stats();
+    const ExpertCacheStats after = cache_->stats();
     const int64_t needed = after.misses - before.misses + after.ahead_used - before.ahead_used;
     const auto count = static_cast<double>(tokens);
     return {.token_ms = (now_ms - begin_ms) / count,
