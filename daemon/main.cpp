@@ -1,7 +1,6 @@
 // glmd: settings, then the plan, then two threads: this one becomes the loop, the other computes.
 #include <cstdio>
 #include <filesystem>
-#include <system_error>
 
 #include "doctor.h"
 #include "doctor_facts.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "platform/json.h"
+#include "platform/shortage.h"
 
 namespace glmd {
 namespace {
@@ -27,13 +28,13 @@ std::optional<Error> EngineThread::join() {
   return error_;
 }
 
-// The standard library tells by an exception that there is no room for another thread; it ends
-// here.
+// That there is no room for another thread ends here, so that requests are told.
 void EngineThread::run() {
   try {
     load_and_run();
-  } catch (const std::system_error& failure) {
-    error_ = error(ErrorKind::no_memory, "threads: {}", failure.code().message());
+  } catch (const std::system_error&) {
+    error_ = caught_shortage();
+    if (!error_) throw;
   }
   channel_.send(EngineStopped{error_ ? error_->message : ""});
 }
