@@ -86,6 +86,9 @@ struct ExpertCacheStats {
   int64_t ahead_issued = 0, ahead_used = 0, ahead_late = 0, ahead_wasted = 0, ahead_dropped = 0;
   double wait_seconds = 0;  // the compute thread had nothing but reads to wait for
   double read_seconds = 0;  // at least one read was under way
+
+  // Experts that had to be read, whoever began it: a used guess is a miss that came early.
+  int64_t needed_reads() const { return misses + ahead_used; }
 };
 
 class ExpertCache {
@@ -152,7 +155,8 @@ class ExpertCache {
 
   // After as many tokens a use counts half: chosen once, for the arena of create().
   double half_life_tokens() const { return half_life_tokens_; }
-  ExpertCacheStats stats() const;
+  ExpertCacheStats stats() const;  // asks the reader: not for every layer
+  int64_t needed_reads() const { return stats_.needed_reads(); }
   int64_t slot_count() const;                         // that may take memory
   int64_t held_bytes() const { return held_bytes_; }  // of slots that took it: were read into
   // Keeps `to` equal to that, for other threads.

@@ -220,7 +220,6 @@ void Engine::handle(ResizeExperts& resize) {
 void Engine::resize_experts() {
   if (!arena_wanted_bytes_) return;
   arena_bytes_ = model_.resize_experts(*arena_wanted_bytes_);
-  channel_.beat();
   if (*arena_bytes_ <= *arena_wanted_bytes_) arena_wanted_bytes_.reset();
 }
 

@@ -262,10 +262,9 @@ Result<void> GlmPass::run_layer_body(int64_t layer) {
   mark(times, StepPart::rest);
   const RoutedLayer routed = routed_layer(layer);
   if (weights.routed) {
-    const ExpertCacheStats before = model_.cache_->stats();
+    const int64_t reads_before = model_.cache_->needed_reads();
     TRY(run_mixture_of_experts(compute, config, routed, *model_.cache_, rows_, workspace));
-    const ExpertCacheStats after = model_.cache_->stats();
-    reads_ += after.misses - before.misses + after.ahead_used - before.ahead_used;
+    reads_ += model_.cache_->needed_reads() - reads_before;
   } else {
     if (routed.next != nullptr) {
       read_ahead(compute, config, routed, *model_.cache_, rows_, nullptr, workspace);

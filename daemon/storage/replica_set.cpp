@@ -72,7 +72,7 @@ ReplicaSet::~ReplicaSet() = default;
 
 Result<void> ReplicaSet::reopen(Disk& disk) {
   ReplicaCopy copy = TRY(disk.source.open(signal_));
-  if (disk.copy.reader) disk.past = sum(disk.past, disk.copy.reader->counters());
+  disk.past = counters_of(disk);
   disk.copy = std::move(copy);
   disk.measured = {};
   disk.wrong_places.clear();
@@ -388,12 +388,18 @@ void ReplicaSet::call_wrong(size_t index, Place place) {
                                 disk.source.name, count, count == 1 ? "" : "s"));
 }
 
+// Of all its readers.
+ReadCounters ReplicaSet::counters_of(const Disk& disk) {
+  return disk.copy.reader ? sum(disk.past, disk.copy.reader->counters()) : disk.past;
+}
+
 // Disks are busy at the same time: as long as the one that was longest.
 ReadCounters ReplicaSet::counters() const {
   ReadCounters total;
-  for (const DiskStatus& disk : disks()) {
-    const int64_t busy_ns = std::max(total.busy_ns, disk.counters.busy_ns);
-    total = sum(total, disk.counters);
+  for (const Disk& disk : disks_) {
+    const ReadCounters one = counters_of(disk);
+    const int64_t busy_ns = std::max(total.busy_ns, one.busy_ns);
+    total = sum(total, one);
     total.busy_ns = busy_ns;
   }
   return total;
@@ -406,9 +412,8 @@ std::vector<std::string> ReplicaSet::take_events() {
 std::vector<DiskStatus> ReplicaSet::disks() const {
   std::vector<DiskStatus> list;
   for (const Disk& disk : disks_) {
-    const ReadCounters now = disk.copy.reader ? disk.copy.reader->counters() : ReadCounters{};
     list.push_back({.name = disk.source.name,
-                    .counters = sum(disk.past, now),
+                    .counters = counters_of(disk),
                     .bytes_per_second = disk.bytes_per_ns * 1e9,
                     .is_in_use = disk.is_in_use});
   }

@@ -103,6 +103,7 @@ class ReplicaSet : public BlockReader {
   bool has(const Disk& disk, const ReadRequest& request) const;
   std::vector<size_t> disks_for(const Read& read) const;
   double rate_of(size_t disk) const;
+  static ReadCounters counters_of(const Disk& disk);
   int64_t backlog_bytes(size_t disk, ReadUrgency urgency) const;
   std::vector<Share> split_by_rate(const Read& read) const;
   std::vector<Share> split(const Read& read) const;

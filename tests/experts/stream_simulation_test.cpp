@@ -125,7 +125,7 @@ class Simulation {
     const double begin_ms = now_ms;
     for (int64_t i = 0; i < tokens; ++i) run_token();
     const ExpertCacheStats after = cache_->stats();
-    const int64_t needed = after.misses - before.misses + after.ahead_used - before.ahead_used;
+    const int64_t needed = after.needed_reads() - before.needed_reads();
     const auto count = static_cast<double>(tokens);
     return {.token_ms = (now_ms - begin_ms) / count,
             .disk_ms = static_cast<double>(needed * expert_size) / disk_bytes_per_ms / count};

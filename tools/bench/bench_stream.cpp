@@ -493,8 +493,7 @@ Result<void> bench_share(const Container& container, const Slice& slice, const M
   while (std::ssize(run.seconds) < options.tokens) {
     const Run piece = TRY(text.decode(options.tokens - std::ssize(run.seconds), piece_seconds));
     TRY(look());
-    // A used guess is a miss that came early.
-    const int64_t needed = piece.stats.misses + piece.stats.ahead_used;
+    const int64_t needed = piece.stats.needed_reads();
     pieces.push_back({.tokens = std::ssize(piece.seconds),
                       .seconds = piece.total_seconds(),
                       .needed_bytes = static_cast<double>(needed * slice.expert_bytes())});

@@ -91,8 +91,7 @@ Error foreign_folder(const std::string& path) {
 }
 
 Result<void> sync_folder(const std::string& path) {
-  File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
-  if (folder.descriptor() < 0) return output_error(path, "open");
+  File folder = TRY(open_folder(path));
   return folder.sync();
 }
 
