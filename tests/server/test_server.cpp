@@ -172,28 +172,17 @@ TEST(Server, cancel_ends_in_one_error) {
 
 // The engine looks at its commands between layers, while weights load only keeps them.
 TEST(Server, a_command_that_is_repeated_reaches_the_engine_once) {
-  std::string folder = "/tmp/glmd-test-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  ServerOptions options;
-  options.socket_path = folder + "/s";
-  options.adopt_sockets = false;
-  Channel channel;
-  std::unique_ptr<Server> server = Server::create(options, channel).value();
-  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
-  RawClient client(options.socket_path);
+  BareServer server;
+  RawClient client(server.path());
   std::string text = submit(1, "wait") + submit(2, "wait");
   for (int i = 0; i < 1000; ++i) text += "STOP 1\nCANCEL 2\nCANCEL *\n";
   client.send(text + "PING\n");
   client.read_until("INFO ping");
   std::map<size_t, int> counts;  // by kind
-  for (const Command& command : channel.take_commands()) ++counts[command.index()];
+  for (const Command& command : server.channel().take_commands()) ++counts[command.index()];
   EXPECT_EQ(counts[Command(Stop{}).index()], 1);
   EXPECT_EQ(counts[Command(Cancel{}).index()], 2);
-  server->request_drain();
-  server->request_drain();
-  loop.join();
-  server.reset();
-  rmdir(folder.c_str());
+  EXPECT_TRUE(server.stop().ok());
 }
 
 TEST(Server, a_slow_client_is_held_while_others_go_on) {
@@ -208,23 +197,18 @@ TEST(Server, a_slow_client_is_held_while_others_go_on) {
 // No tokens are made while weights load, and commands pile up: who reads now and then would add to
 // them each time.
 TEST(Server, who_does_not_read_is_held_once_the_engine_is_ready) {
-  std::string folder = "/tmp/glmd-test-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
   ServerOptions options;
-  options.socket_path = folder + "/s";
-  options.adopt_sockets = false;
   options.limits.output_hold_bytes = 1000;
-  Channel channel;
-  std::unique_ptr<Server> server = Server::create(options, channel).value();
-  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
+  BareServer server(options);
   std::vector<Command> commands;
   const auto count_holds = [&] {
-    for (Command& command : channel.take_commands()) commands.push_back(std::move(command));
+    for (Command& command : server.channel().take_commands())
+      commands.push_back(std::move(command));
     return std::count_if(commands.begin(), commands.end(), [](const Command& command) {
       return std::holds_alternative<Hold>(command);
     });
   };
-  RawClient client(options.socket_path), other(options.socket_path);
+  RawClient client(server.path()), other(server.path());
   // A second turn of the loop has seen what was sent before the first.
   const auto wait_for_loop = [&] {
     for (int turn = 0; turn < 2; ++turn) {
@@ -243,14 +227,10 @@ TEST(Server, who_does_not_read_is_held_once_the_engine_is_ready) {
   EXPECT_EQ(count_holds(), 0);
   client.send(pings);
   wait_for_loop();
-  channel.send(EngineReady{});
+  server.channel().send(EngineReady{});
   EXPECT_TRUE(becomes_true([&] { return count_holds() == 1; }));
   client.hang_up();
-  server->request_drain();
-  server->request_drain();
-  loop.join();
-  server.reset();
-  rmdir(folder.c_str());
+  EXPECT_TRUE(server.stop().ok());
 }
 
 TEST(Server, a_client_that_never_reads_ends_with_slow_client) {
@@ -366,16 +346,10 @@ std::atomic<bool> is_loop_stopped, may_loop_go_on;
 
 // Both reach the loop in one turn, which is made to come late.
 TEST(Server, a_connection_that_closed_makes_room_for_the_next_at_once) {
-  std::string folder = "/tmp/glmd-test-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
   ServerOptions options;
-  options.socket_path = folder + "/s";
-  options.adopt_sockets = false;
   options.limits.connections_per_uid_max = 1;
-  Channel channel;
-  std::unique_ptr<Server> server = Server::create(options, channel).value();
-  std::thread loop([&] { EXPECT_TRUE(server->run().ok()); });
-  RawClient first(options.socket_path);
+  BareServer server(options);
+  RawClient first(server.path());
   first.send("PING\n");
   first.read_until("INFO ping");
 
@@ -384,20 +358,16 @@ TEST(Server, a_connection_that_closed_makes_room_for_the_next_at_once) {
     is_loop_stopped = true;
     while (!may_loop_go_on) ::poll(nullptr, 0, 1);
   });
-  pthread_kill(loop.native_handle(), SIGURG);
+  pthread_kill(server.loop().native_handle(), SIGURG);
   ASSERT_TRUE(becomes_true([] { return is_loop_stopped.load(); }));
   first.hang_up();
-  RawClient second(options.socket_path);
+  RawClient second(server.path());
   may_loop_go_on = true;
   second.send("PING\n");
   EXPECT_THAT(second.read_until("INFO ping"), Not(HasSubstr("QUEUE_FULL")));
 
   ::signal(SIGURG, SIG_DFL);
-  server->request_drain();
-  server->request_drain();
-  loop.join();
-  server.reset();
-  rmdir(folder.c_str());
+  EXPECT_TRUE(server.stop().ok());
 }
 
 TEST(Server, draining_lets_the_running_finish_and_refuses_the_new) {

@@ -117,46 +117,69 @@ class ScriptedEngine {
   std::thread thread_;
 };
 
-// A server on a socket in a fresh folder, its loop on a thread of its own.
-class ServerUnderTest {
+// A server on a socket in a fresh folder, its loop on a thread of its own. Nobody reads its channel
+// but the test.
+class BareServer {
  public:
-  explicit ServerUnderTest(ServerOptions options = {}, bool is_ready = true) {
+  explicit BareServer(ServerOptions options = {}) {
     std::string folder = "/tmp/glmd-test-XXXXXX";
     CHECK(mkdtemp(folder.data()) != nullptr);
     folder_ = folder;
     options.socket_path = path();
     options.adopt_sockets = false;
-    options.tick_ms = 10;
     server_ = Server::create(options, channel_).value();
-    engine_ = std::make_unique<ScriptedEngine>(channel_, is_ready);
-    thread_ = std::thread([this] { result_ = server_->run(); });
+    loop_ = std::thread([this] { result_ = server_->run(); });
   }
-  ~ServerUnderTest() {
-    if (thread_.joinable()) {
-      server_->request_drain();
-      server_->request_drain();
-      thread_.join();
-    }
+  ~BareServer() {
+    if (loop_.joinable()) (void)stop();
     server_.reset();
-    engine_.reset();
     rmdir(folder_.c_str());
   }
 
   std::string path() const { return folder_ + "/s"; }
   Server& server() { return *server_; }
-  ScriptedEngine& engine() { return *engine_; }
+  Channel& channel() { return channel_; }
+  std::thread& loop() { return loop_; }
   Result<void> join() {
-    thread_.join();
+    loop_.join();
     return result_;
+  }
+  Result<void> stop() {
+    server_->request_drain();
+    server_->request_drain();
+    return join();
   }
 
  private:
   std::string folder_;
   Channel channel_;
   std::unique_ptr<Server> server_;
-  std::unique_ptr<ScriptedEngine> engine_;
-  std::thread thread_;
+  std::thread loop_;
   Result<void> result_;
+};
+
+// The same with an engine.
+class ServerUnderTest {
+ public:
+  explicit ServerUnderTest(ServerOptions options = {}, bool is_ready = true)
+      : bare_(with_short_ticks(options)), engine_(bare_.channel(), is_ready) {}
+  ~ServerUnderTest() {
+    if (bare_.loop().joinable()) (void)bare_.stop();
+  }
+
+  std::string path() const { return bare_.path(); }
+  Server& server() { return bare_.server(); }
+  ScriptedEngine& engine() { return engine_; }
+  Result<void> join() { return bare_.join(); }
+
+ private:
+  static ServerOptions with_short_ticks(ServerOptions options) {
+    options.tick_ms = 10;
+    return options;
+  }
+
+  BareServer bare_;
+  ScriptedEngine engine_;  // ends before its channel
 };
 
 }  // namespace glmd
