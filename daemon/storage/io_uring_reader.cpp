@@ -112,11 +112,17 @@ void IoUringReader::serve() {
   prepare_wake_up();
   for (;;) {
     begin_segments();
+    submit_and_wait(0);
+    queue_.hand_over();
     if (queue_.is_closed() && free_slots_.size() == slots_.size()) return;
-    const int submitted = io_uring_submit_and_wait(&ring_, 1);
-    CHECK(submitted >= 0 || submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
+    submit_and_wait(1);
     reap();
   }
+}
+
+void IoUringReader::submit_and_wait(unsigned completions) {
+  const int submitted = io_uring_submit_and_wait(&ring_, completions);
+  CHECK(submitted >= 0 || submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
 }
 
 void IoUringReader::begin_segments() {

@@ -45,6 +45,7 @@ class IoUringReader : public BlockReader {
   Result<void> set_up();
   void wake();
   void serve();
+  void submit_and_wait(unsigned completions);
   void begin_segments();
   void prepare(size_t slot);
   void prepare_wake_up();

@@ -63,13 +63,16 @@ void ReadQueue::promote(uint64_t tag) {
 }
 
 void ReadQueue::cancel(uint64_t tag) {
-  const std::lock_guard lock(mutex_);
-  const auto found = reads_.find(tag);
-  if (found == reads_.end()) return;
-  Read& read = found->second;
-  read.is_cancelled = read.is_cancelled || read.begun_bytes < read.request.bytes;
-  drop_rest(read);
-  if (read.in_flight == 0) complete(tag);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = reads_.find(tag);
+    if (found == reads_.end()) return;
+    Read& read = found->second;
+    read.is_cancelled = read.is_cancelled || read.begun_bytes < read.request.bytes;
+    drop_rest(read);
+    if (read.in_flight == 0) end_read(tag);
+  }
+  hand_over();
 }
 
 void ReadQueue::drop_rest(Read& read) {
@@ -188,14 +191,23 @@ void ReadQueue::end_segment(const ReadSegment& segment, std::optional<Failure> f
   } else {
     counters_.bytes += segment.end - segment.begin;
   }
-  if (read.in_flight == 0 && read.begun_bytes == read.request.bytes) complete(segment.tag);
+  if (read.in_flight == 0 && read.begun_bytes == read.request.bytes) end_read(segment.tag);
 }
 
-void ReadQueue::complete(uint64_t tag) {
+void ReadQueue::end_read(uint64_t tag) {
   const Read read = std::move(reads_.extract(tag).mapped());
   Result<void> result = result_of(read);
   if (!result.ok() && result.error().kind != ErrorKind::cancelled) ++counters_.failures;
-  completions_.add(read.request, std::move(result));
+  ended_.push_back({read.request, std::move(result)});
+}
+
+void ReadQueue::hand_over() {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(ended_);
+  }
+  for (Ended& one : ended) completions_.add(one.request, std::move(one.result));
 }
 
 Result<void> ReadQueue::result_of(const Read& read) const {

@@ -67,8 +67,11 @@ class ReadQueue {
   std::optional<ReadSegment> try_take();
   bool is_closed() const;
   // What a read of the segment returned: bytes, or the negative error number. True where there is
-  // more to read: the segment says what.
+  // more to read: the segment says what. A read that has ended by it waits for hand_over().
   bool advance(ReadSegment& segment, ssize_t result);
+  // Gives the compute thread what has ended. A worker begins its next segments before: the thread
+  // that this wakes may take its processor, and the disk would stand still.
+  void hand_over();
 
  private:
   // Of a request, the failure at the lowest offset is told: all before it has come.
@@ -85,12 +88,17 @@ class ReadQueue {
     std::optional<Failure> failure;
   };
 
+  struct Ended {
+    ReadRequest request;
+    Result<void> result;
+  };
+
   std::optional<ReadSegment> begin_segment();
   bool has_segment() const;
   std::deque<uint64_t>& line_of(const Read& read);
   void drop_rest(Read& read);
   void end_segment(const ReadSegment& segment, std::optional<Failure> failure);
-  void complete(uint64_t tag);
+  void end_read(uint64_t tag);
   Result<void> result_of(const Read& read) const;
   int64_t busy_ns() const;
 
@@ -103,6 +111,7 @@ class ReadQueue {
   std::condition_variable has_segment_;
   std::unordered_map<uint64_t, Read> reads_;  // that have not ended
   std::deque<uint64_t> demand_, look_ahead_;  // not wholly begun
+  std::vector<Ended> ended_;                  // not handed over yet
   int in_flight_ = 0, look_ahead_in_flight_ = 0;
   ReadCounters counters_;
   int64_t busy_since_ns_ = 0;  // while in_flight_ > 0

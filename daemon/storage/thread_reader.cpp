@@ -39,6 +39,7 @@ void ThreadReader::serve() {
                        segment->offset);
       if (result < 0) result = -errno;
     } while (queue_.advance(*segment, result));
+    queue_.hand_over();
   }
 }
 

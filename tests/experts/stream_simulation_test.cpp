@@ -85,6 +85,7 @@ class SimulatedDisk : public BlockReader {
       under_way_.pop_front();
       queue_.advance(one.segment, one.segment.bytes);
       begin(one.done_ms);
+      queue_.hand_over();
     }
   }
 

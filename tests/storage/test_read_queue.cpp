@@ -31,7 +31,11 @@ class ReadQueueTest : public testing::Test {
                     .urgency = urgency});
   }
   ReadSegment take() { return queue_->try_take().value(); }
-  void finish(ReadSegment segment) { EXPECT_FALSE(queue_->advance(segment, segment.bytes)); }
+  void finish(ReadSegment segment) { end(segment, segment.bytes); }
+  void end(ReadSegment& segment, ssize_t result) {
+    EXPECT_FALSE(queue_->advance(segment, result));
+    queue_->hand_over();
+  }
 
   AlignedMemory memory_;
   std::optional<ReadQueue> queue_;
@@ -61,6 +65,17 @@ TEST_F(ReadQueueTest, it_is_complete_when_its_last_segment_is) {
   EXPECT_TRUE(completion->result.ok());
   EXPECT_EQ(queue_->outstanding(), 0);
   EXPECT_EQ(queue_->counters().bytes, 4 * block);
+}
+
+TEST_F(ReadQueueTest, what_has_ended_waits_until_the_worker_hands_it_over) {
+  submit(1, 2);
+  submit(2, 2);
+  ReadSegment first = take();
+  EXPECT_FALSE(queue_->advance(first, first.bytes));
+  EXPECT_FALSE(queue_->poll());
+  EXPECT_EQ(take().tag, 2U);  // the disk has work before anybody is woken
+  queue_->hand_over();
+  EXPECT_EQ(queue_->wait().tag, 1U);
 }
 
 TEST_F(ReadQueueTest, no_further_segment_of_look_ahead_begins_while_demand_waits) {
@@ -131,16 +146,16 @@ TEST_F(ReadQueueTest, a_short_read_goes_on_at_the_block_where_it_stopped) {
   EXPECT_EQ(segment.offset, 101 * block);
   EXPECT_EQ(segment.target, memory_.data() + block);
   EXPECT_EQ(segment.bytes, block);
-  EXPECT_FALSE(queue_->advance(segment, block));
+  end(segment, block);
   EXPECT_TRUE(queue_->wait().result.ok());
 }
 
 TEST_F(ReadQueueTest, a_short_file_is_one_error_that_counts_from_the_start_of_the_request) {
   submit(1, 6);
   ReadSegment first = take(), second = take(), third = take();
-  EXPECT_FALSE(queue_->advance(third, 0));
+  end(third, 0);
   EXPECT_TRUE(queue_->advance(second, 5));  // ends inside a block
-  EXPECT_FALSE(queue_->advance(second, 5));
+  end(second, 5);
   finish(first);
   EXPECT_EQ(queue_->wait().result.error().message,
             "experts-003.safetensors: read at 409600: wanted 24576 bytes, got 8197: the file is "
@@ -151,7 +166,7 @@ TEST_F(ReadQueueTest, a_short_file_is_one_error_that_counts_from_the_start_of_th
 TEST_F(ReadQueueTest, after_a_failure_no_further_segment_begins) {
   submit(1, 6);
   ReadSegment first = take();
-  EXPECT_FALSE(queue_->advance(first, -EIO));
+  end(first, -EIO);
   EXPECT_FALSE(queue_->try_take());
   const ReadCompletion completion = queue_->wait();
   EXPECT_EQ(completion.result.error().kind, ErrorKind::io);
