@@ -24,7 +24,7 @@ struct StreamPiece {
 // One look at what each can do alone.
 struct AloneSlice {
   double disk_bytes_per_s = 0;    // always enough reads under way
-  double serial_bytes_per_s = 0;  // layer after layer, each waited for
+  double serial_bytes_per_s = 1;  // layer after layer, each waited for; 1: not measured
   double compute_seconds = 0;     // of a token, every expert in memory
   double head_seconds = 0;        // of these, the output head
   // Both at once.
