@@ -94,7 +94,10 @@ TEST(CacheReplay, the_daemons_rule_is_as_good_as_the_best_simple_one_at_every_si
 }
 
 TEST(CacheReplay, the_daemons_rule_is_as_good_as_the_best_simple_one_where_texts_change) {
-  expect_as_good_as_the_best_simple_rule(200);
+  for (const int64_t text_tokens : {200, 64, 32}) {
+    SCOPED_TRACE(text_tokens);
+    expect_as_good_as_the_best_simple_rule(text_tokens);
+  }
 }
 
 // All layers of a token in turn, each with all it needs in memory before the next.
