@@ -38,11 +38,10 @@ struct ExpertRange {
   int32_t first = 0, count = 0;
 };
 
-// What a step asks of an expert. `uses` may count less than `rows`: rows far from the end of a
+// What a step asks of an expert. `uses` may count less than its rows: those far from the end of a
 // prompt say less about what comes next.
 struct ExpertWant {
   int32_t expert = 0;
-  int64_t rows = 0;
   double uses = 0;
 };
 

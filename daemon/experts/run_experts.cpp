@@ -56,7 +56,7 @@ Result<void> run_experts(ExpertCache& cache, const Compute& compute, const Exper
   hits.reserve(experts);
   feed_forward.group.reserve(experts);
   for (const ExpertWork& work : step.works) {
-    wants.push_back({work.expert, static_cast<int64_t>(work.rows.size()), work.uses});
+    wants.push_back({work.expert, work.uses});
   }
   cache.begin_step(step.layer, wants, step.pace);
   list_absent(cache, step.works, absent);

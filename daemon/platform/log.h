@@ -37,11 +37,5 @@ void log_info(fmt::format_string<Args...> format, Args&&... args) {
     log_line(LogLevel::info, fmt::format(format, std::forward<Args>(args)...));
   }
 }
-template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (is_logged(LogLevel::debug)) {
-    log_line(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
-  }
-}
 
 }  // namespace glmd

@@ -114,9 +114,8 @@ int64_t hits_of_the_real_cache(const ReplayTrace& trace, int64_t slot_count) {
     if (step.layer == 0) cache.advance(step.rows);
     std::vector<ExpertWant> wants;
     for (const ReplayUse& use : trace.uses_of(step)) {
-      wants.push_back({.expert = trace.first_expert(step) + use.expert,
-                       .rows = use.rows,
-                       .uses = double{1} * use.rows});
+      wants.push_back(
+          {.expert = trace.first_expert(step) + use.expert, .uses = double{1} * use.rows});
     }
     const auto count = static_cast<int32_t>(trace.experts_per_layer);
     cache.begin_step({.first = step.layer * count, .count = count}, wants);

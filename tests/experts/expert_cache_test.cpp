@@ -49,7 +49,7 @@ class Rig {
   void begin_step(std::vector<int32_t> experts, double uses = 1, ExpertRange layer = {0, 1 << 20},
                   Pace pace = Pace::step) {
     std::vector<ExpertWant> wants;
-    for (const int32_t expert : experts) wants.push_back({expert, 1, uses});
+    for (const int32_t expert : experts) wants.push_back({expert, uses});
     cache.begin_step(layer, wants, pace);
   }
   // One layer: every expert is had and checked.
@@ -111,7 +111,7 @@ int64_t checked_reads(Verify verify) {
   ExpertCache cache =
       ExpertCache::create(rig.extents(8), 2 * expert_size, rig.reader, verify).value();
   for (const int32_t expert : {0, 1, 2, 3, 0}) {
-    const std::vector<ExpertWant> wants = {{expert, 1, 1}};
+    const std::vector<ExpertWant> wants = {{expert, 1}};
     cache.begin_step({0, 8}, wants);
     EXPECT_TRUE(cache.start_load(expert));
     EXPECT_TRUE(cache.wait_for_arrival().lease.ok());
@@ -168,7 +168,7 @@ TEST(ExpertCache, what_came_wrong_ahead_of_the_router_is_a_reread_when_it_is_wan
   while (reader.outstanding() > 0) cache.poll_arrival();
   content[5 * expert_size] ^= 1;
   EXPECT_EQ(cache.stats().rereads, 0);
-  cache.begin_step({0, 64}, std::vector<ExpertWant>{{5, 1, 1}});
+  cache.begin_step({0, 64}, std::vector<ExpertWant>{{5, 1}});
   ASSERT_TRUE(cache.start_load(5));
   EXPECT_TRUE(cache.wait_for_arrival().lease.ok());
   EXPECT_EQ(cache.stats().rereads, 1);
@@ -267,7 +267,7 @@ TEST(ExpertCache, other_threads_see_the_memory_of_a_read_when_it_begins) {
   std::atomic<int64_t> held_bytes{-1};
   rig.cache.publish_held_bytes(held_bytes);
   EXPECT_EQ(held_bytes, 0);
-  rig.cache.begin_step({0, 16}, std::vector<ExpertWant>{{3, 1, 1}});
+  rig.cache.begin_step({0, 16}, std::vector<ExpertWant>{{3, 1}});
   ASSERT_TRUE(rig.cache.start_load(3));
   EXPECT_EQ(held_bytes, expert_size);
   rig.cache.drain();
@@ -320,7 +320,7 @@ TEST(ExpertCache, an_arena_for_all_experts_reads_each_of_them_once) {
 TEST(ExpertCache, a_stream_keeps_its_hottest) {
   Rig rig(32, 16, 10);
   std::vector<ExpertWant> wants;
-  for (int32_t i = 0; i < 16; ++i) wants.push_back({i, 1, i % 2 == 0 && i < 14 ? 8.0 : 1.0});
+  for (int32_t i = 0; i < 16; ++i) wants.push_back({i, i % 2 == 0 && i < 14 ? 8.0 : 1.0});
   rig.cache.begin_step({0, 16}, wants, Pace::stream);
   for (int32_t i = 0; i < 16; ++i) {
     ASSERT_TRUE(rig.cache.start_load(i)) << i;

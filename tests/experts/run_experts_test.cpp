@@ -156,10 +156,10 @@ TEST(RunExperts, faults_end_in_the_same_outputs_or_an_error_that_says_where) {
     ahead_count += stats.ahead_issued;
     while (reader.outstanding() > 0) cache.poll_arrival();
     std::vector<ExpertLease> pins;
-    std::vector<ExpertWant> wants = {{0, 1, 1}};
+    std::vector<ExpertWant> wants = {{0, 1}};
     cache.begin_step({1, experts}, wants);  // ends all guesses
     while (reader.outstanding() > 0) cache.poll_arrival();
-    for (int32_t expert = 1; expert < experts; ++expert) wants.push_back({expert, 1, 1});
+    for (int32_t expert = 1; expert < experts; ++expert) wants.push_back({expert, 1});
     cache.begin_step({0, experts}, wants);
     for (int32_t expert = 0, tries = 0; expert < experts && tries < 10000; ++tries) {
       if (auto lease = cache.find(expert)) {

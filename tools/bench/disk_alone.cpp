@@ -43,7 +43,7 @@ Result<Misses> misses_of(const Slice& slice, const RoutingTable& routing,
     cache.advance(1);
     for (int64_t layer = 0; layer < std::ssize(slice.layers); ++layer) {
       std::vector<ExpertWant> wants;
-      for (const int32_t expert : routing.experts_of(token, layer)) wants.push_back({expert, 1, 1});
+      for (const int32_t expert : routing.experts_of(token, layer)) wants.push_back({expert, 1});
       cache.begin_step(
           {static_cast<int32_t>(layer * slice.experts), static_cast<int32_t>(slice.experts)},
           wants);
