@@ -1,13 +1,11 @@
-// Which experts are in memory: one arena, cut into slots of exactly the bytes of an expert, a class
-// of slots for each size. Look-up is an index. A miss is read into a free slot or the coldest one;
-// experts of the running step go last, leases pin. A few slots of each class are kept for reads
-// ahead of the router, so that a wrong guess never costs a resident expert.
-// Thread: compute. The reader's threads write only into slots that are loading.
+// Experts for the steps of a model: begin_step() says what a layer wants, find() has what is in
+// memory, start_load() reads the rest, and each arrives when it is whole. Beside that, reads ahead
+// of the router, and of experts that nobody asked for yet. Where the bytes lie and who makes room
+// for them is ExpertSlots'. Thread: compute.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -16,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "experts/eviction.h"
-#include "platform/aligned_memory.h"
+#include "experts/expert_slots.h"
 #include "platform/clock.h"
 #include "platform/result.h"
 #include "storage/block_reader.h"
@@ -31,11 +28,6 @@ struct ExpertExtent {
   uint64_t hash = 0;      // XXH3-64
   std::string name;       // for messages: "expert 7"
   std::string file_name;  // likewise
-};
-
-// The experts of one layer: consecutive in the cache, alike in size.
-struct ExpertRange {
-  int32_t first = 0, count = 0;
 };
 
 // What a step asks of an expert. `uses` may count less than its rows: those far from the end of a
@@ -55,27 +47,6 @@ std::optional<Verify> verify_from(std::string_view name);  // first, always
 // pass through a few buffers, so that later layers find what they left.
 enum class Pace { step, stream };
 
-class ExpertCache;
-
-// A pin: the expert's bytes stay where they are until it dies.
-class ExpertLease {
- public:
-  ExpertLease() = default;
-  ExpertLease(ExpertLease&& other) noexcept { *this = std::move(other); }
-  ExpertLease& operator=(ExpertLease&& other) noexcept;
-  ~ExpertLease();
-
-  const uint8_t* bytes() const { return bytes_; }
-
- private:
-  friend class ExpertCache;
-  ExpertLease(ExpertCache& cache, int32_t slot, const uint8_t* bytes)
-      : cache_(&cache), slot_(slot), bytes_(bytes) {}
-  ExpertCache* cache_ = nullptr;
-  int32_t slot_ = -1;
-  const uint8_t* bytes_ = nullptr;
-};
-
 struct ExpertCacheStats {
   int64_t hits = 0, misses = 0;  // whole in memory, or not, when wanted
   int64_t read_bytes = 0;
@@ -94,9 +65,8 @@ class ExpertCache {
  public:
   // The least arena: two slots of each size (one expert computing, one in flight).
   static int64_t arena_bytes_min(std::span<const ExpertExtent> experts);
-  // Every size of expert gets the same share of its experts, within `arena_bytes`, and every layer
-  // may hold the same part of that; 0 experts a layer: all are one. The reader outlives the cache
-  // and serves nobody else.
+  // See ExpertSlots; 0 experts a layer: all are one. The reader outlives the cache and serves
+  // nobody else.
   static Result<ExpertCache> create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
                                     BlockReader& reader, Verify verify,
                                     int64_t experts_per_layer = 0);
@@ -104,9 +74,7 @@ class ExpertCache {
   ExpertCache(ExpertCache&&) noexcept = default;
   ExpertCache& operator=(ExpertCache&&) = delete;
 
-  // Between steps: gives the coldest slots' memory back, or takes it again, down to the floor and
-  // up to what create() was given. Returns the bytes of all slots now; more than asked for while
-  // reads are under way.
+  // Between steps; see ExpertSlots.
   int64_t resize(int64_t arena_bytes);
 
   // A pass of `tokens` begins: moves the clock of decay.
@@ -131,11 +99,11 @@ class ExpertCache {
   // Waits for all reads of the step and keeps what arrived whole.
   void drain();
 
-  // Reads ahead: `share` of a class's slots at most is kept for them; none without this call.
-  void allow_read_ahead(bool is_allowed);
+  // Reads ahead have a share of the slots; none without this call.
+  void allow_read_ahead(bool is_allowed) { slots_.share_with_guesses(is_allowed); }
   // Reads an absent expert while nobody waits for the disk; false where no slot is left for that.
   bool read_ahead(int32_t expert);
-  bool is_absent(int32_t expert) const { return entries_[expert].slot < 0; }
+  bool is_absent(int32_t expert) const { return slots_.is_absent(expert); }
   // Experts in this order lie one after the other on disk.
   bool is_stored_before(int32_t a, int32_t b) const;
 
@@ -156,106 +124,45 @@ class ExpertCache {
   double half_life_tokens() const { return half_life_tokens_; }
   ExpertCacheStats stats() const;  // asks the reader: not for every layer
   int64_t needed_reads() const { return stats_.needed_reads(); }
-  int64_t slot_count() const;                         // that may take memory
-  int64_t held_bytes() const { return held_bytes_; }  // of slots that took it: were read into
-  // Keeps `to` equal to that, for other threads.
-  void publish_held_bytes(std::atomic<int64_t>& to);
-  int64_t resident_count() const;
+  // See ExpertSlots.
+  int64_t slot_count() const { return slots_.slot_count(); }
+  int64_t held_bytes() const { return slots_.held_bytes(); }
+  void publish_held_bytes(std::atomic<int64_t>& to) { slots_.publish_held_bytes(to); }
+  int64_t resident_count() const { return slots_.resident_count(); }
 
  private:
-  friend class ExpertLease;
-  // What a slot is held for. Staged: read ahead, not wanted yet. Passing: free when computed.
-  enum class Purpose : uint8_t { resident, staged, passing };
-  enum class State : uint8_t { given_back, free, loading, whole };
-  struct Slot {
-    uint8_t* bytes = nullptr;
-    int32_t size_class = 0;
-    int32_t expert = -1;
-    int32_t pins = 0;
-    State state = State::free;
-    Purpose purpose = Purpose::resident;
-    bool is_let_go = false;     // free when the last pin goes
-    bool is_cancelled = false;  // staged: no longer wanted, completion outstanding
-    bool is_warming = false;    // staged: resident as soon as it is whole
-    bool is_held = false;       // has pages
-  };
   struct Entry {
     ExpertExtent extent;
-    int32_t size_class = 0;
-    int32_t layer = 0;  // of layer_held_
-    int32_t slot = -1;
-    double heat = -1e300;
-    int64_t last_step = -1;     // that wanted it
     int64_t passing_step = -1;  // that lets it pass
     bool is_verified = false;
   };
-  struct SizeClass {
-    int64_t bytes = 0;  // of one slot
-    int64_t expert_count = 0;
-    int64_t slot_count = 0;                                           // that have memory
-    int64_t resident_count = 0, staged_count = 0, passing_count = 0;  // slots by purpose
-    int32_t first_layer = 0, layer_count = 0;                         // of layer_held_
-    std::vector<int32_t> free;
-    std::vector<int32_t> staged;    // the router has not spoken yet
-    std::deque<int32_t> discarded;  // staged, whole, not wanted: oldest first
 
-    bool holds_all() const { return slot_count == expert_count; }  // or will: no one need go
-    int64_t staging_share() const;
-    int64_t passing_share() const;
-  };
-
-  ExpertCache() = default;
-  void number_layers(int64_t experts_per_layer);
-  void add_to_counts(const Slot& slot, int64_t change);
-  int32_t first_victim(const SizeClass& size_class, int32_t layer) const;
-  SlotUse use_of(const Entry& entry) const;
-  void refresh(int32_t slot);
-  void begin_read(int32_t slot, int32_t expert, Purpose purpose);
-  void set_purpose(int32_t slot, Purpose purpose);
-  void add_held_bytes(int64_t bytes);
-  void make_free(int32_t slot);
-  void release(int32_t slot);
-  ExpertLease pin(int32_t slot);
+  ExpertCache(ExpertSlots slots, BlockReader& reader, Verify verify)
+      : slots_(std::move(slots)), reader_(&reader), verify_(verify) {}
+  double heat_after(int32_t expert, double uses) const;
+  void let_pass(ExpertRange layer, std::span<const ExpertWant> wants);
   void promote(int32_t expert);
-  void settle_read_ahead(SizeClass& size_class, ExpertRange layer);
-  void let_pass(const SizeClass& size_class, ExpertRange layer, std::span<const ExpertWant> wants);
-  int32_t take_slot(SizeClass& size_class, int32_t layer, bool passes);
-  int32_t take_free(SizeClass& size_class);
-  int32_t take_discarded(SizeClass& size_class);
-  int32_t take_staged(SizeClass& size_class);
-  int32_t take_spare(SizeClass& size_class);
-  int32_t take_victim(SizeClass& size_class, int32_t layer);
-  void want_staged(int32_t slot, Purpose purpose);
-  void submit(int32_t slot, ReadUrgency urgency);
+  bool passes(int32_t expert) const { return entries_[expert].passing_step == step_; }
+  SlotPurpose purpose_of(int32_t expert) const;
+  void submit(int32_t expert, ReadUrgency urgency);
+  bool wants_check(const Entry& entry, bool is_reread) const;
   ReadCompletion wait_for_completion();
   std::optional<Arrival> complete(ReadCompletion completion);
+  void complete_ahead(int32_t expert, const Result<void>& result);
   void note_repair(int32_t expert);
-  void complete_staged(int32_t slot, const Result<void>& result);
   bool begin_warming();
-  void end_warming(Slot& slot);
-  int64_t resident_max(const SizeClass& size_class) const;
-  bool wants_check(const Entry& entry, bool is_reread) const;
-  void shrink(SizeClass& size_class, int64_t slot_count);
-  void grow(int32_t size_class, int64_t slot_count);
 
+  ExpertSlots slots_;
   std::vector<Entry> entries_;
-  std::vector<Slot> slots_;
-  std::vector<SizeClass> classes_;
-  std::vector<int64_t> layer_held_;  // slots that a layer's residents hold; layers class by class
-  VictimQueue victims_{0, 0};
-  std::vector<int32_t> wanted_, wanted_before_;  // by the running step, and the last
-  std::vector<int32_t> warm_up_;                 // the next one last
-  std::vector<ExpertWant> by_heat_;              // scratch of let_pass
-  AlignedMemory arena_;
+  std::vector<int32_t> wanted_;      // by the running step
+  std::vector<int32_t> warm_up_;     // the next one last
+  std::vector<ExpertWant> by_heat_;  // scratch of let_pass
+  std::vector<int32_t> cancelled_;   // scratch of begin_step
   BlockReader* reader_ = nullptr;
   Verify verify_ = Verify::first_read;
-  bool may_read_ahead_ = false;
   double half_life_tokens_ = 0;
   int64_t step_ = 0, clock_tokens_ = 0;
   int64_t loading_count_ = 0;  // demand
-  int64_t warming_count_ = 0;
-  int64_t held_bytes_ = 0;
-  std::atomic<int64_t>* published_held_bytes_ = nullptr;
   SteadyClock clock_;
   ExpertCacheStats stats_;
   std::map<int32_t, Error> faults_;  // of experts whose last read failed: the next is a re-read
