@@ -269,7 +269,8 @@ int32_t ExpertSlots::take_for_guess(SizeClass& size_class) {
 }
 
 int32_t ExpertSlots::take_for_warming(SizeClass& size_class) {
-  const int64_t residents = size_class.count(SlotPurpose::resident) + count(SlotPurpose::warming);
+  const int64_t residents =
+      size_class.count(SlotPurpose::resident) + size_class.count(SlotPurpose::warming);
   return residents < resident_max(size_class) ? size_class.take_free() : -1;
 }
 

@@ -567,6 +567,21 @@ TEST(ExpertCache, warming_up_fills_free_slots_in_order_and_evicts_nothing) {
   EXPECT_TRUE(rig.cache.is_absent(1));
 }
 
+TEST(ExpertCache, warming_up_fills_the_slots_of_every_size) {
+  const Rig experts(16, 2, 1);
+  std::vector<ExpertExtent> extents = experts.extents(16);
+  for (int32_t i = 0; i < 2; ++i) extents[i].bytes = 2 * expert_size;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    Rig rig(16, 2, seed);
+    ExpertCache cache =
+        ExpertCache::create(extents, 18 * expert_size, rig.reader, Verify::off).value();
+    cache.plan_warm_up({0, 2, 3, 4, 5, 1});
+    while (cache.warm_up()) {
+    }
+    EXPECT_EQ(cache.resident_count(), 6) << seed;
+  }
+}
+
 TEST(ExpertCache, an_expert_wanted_while_it_warms_up_is_read_once) {
   Rig rig(8, 8, 1);
   rig.cache.plan_warm_up({0, 1, 2});
