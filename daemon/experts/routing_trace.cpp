@@ -23,11 +23,24 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view magic = "GLMDRTNG";
 constexpr uint32_t version = 2, version_without_hash = 1;
-constexpr int64_t fixed_bytes = 32;  // of the header, before what each layer adds
 constexpr int64_t trace_bytes_max = int64_t{1} << 33;
 constexpr int64_t layers_max = 1024, experts_max = 1 << 16, rows_max = 1 << 20;
 constexpr int64_t expert_bytes_max = int64_t{1} << 40;
 constexpr size_t waiting_bytes_max = 16 << 20, write_bytes = 256 << 10, read_bytes = 256 << 10;
+
+// Of the header, what lies between the magic number and what each layer adds.
+struct FixedHeader {
+  uint32_t version = 0, layers = 0;
+  uint64_t identity = 0;
+  uint32_t experts = 0, chosen = 0;
+
+  int64_t header_bytes() const {
+    const int64_t checksum_bytes = version == version_without_hash ? 0 : 8;
+    return std::ssize(magic) + static_cast<int64_t>(sizeof *this) + layers * int64_t{8} +
+           checksum_bytes;
+  }
+};
+static_assert(sizeof(FixedHeader) == 24);
 
 template <typename T>
 void append(std::vector<uint8_t>& bytes, const T* values, size_t count) {
@@ -40,21 +53,18 @@ void append_u32(std::vector<uint8_t>& bytes, uint32_t value) {
 }
 
 std::vector<uint8_t> header_bytes(const RoutingShape& shape) {
+  const FixedHeader fixed{.version = version,
+                          .layers = static_cast<uint32_t>(shape.expert_bytes.size()),
+                          .identity = shape.identity,
+                          .experts = static_cast<uint32_t>(shape.experts),
+                          .chosen = static_cast<uint32_t>(shape.chosen)};
   std::vector<uint8_t> bytes;
   append(bytes, magic.data(), magic.size());
-  append_u32(bytes, version);
-  append_u32(bytes, static_cast<uint32_t>(shape.expert_bytes.size()));
-  append(bytes, &shape.identity, 1);
-  append_u32(bytes, static_cast<uint32_t>(shape.experts));
-  append_u32(bytes, static_cast<uint32_t>(shape.chosen));
+  append(bytes, &fixed, 1);
   append(bytes, shape.expert_bytes.data(), shape.expert_bytes.size());
   const uint64_t hash = hash_bytes(std::span<const uint8_t>(bytes));
   append(bytes, &hash, 1);
   return bytes;
-}
-
-int64_t header_size(uint32_t got_version, int64_t layers) {
-  return fixed_bytes + layers * 8 + (got_version == version_without_hash ? 0 : 8);
 }
 
 }  // namespace
@@ -73,21 +83,13 @@ RoutingShape routing_shape(const Container& container) {
 }
 
 Result<RoutingTraceReader> RoutingTraceReader::open(const std::string& path) {
-  // Opening a pipe would wait for its writer.
-  File file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), path);
-  if (file.descriptor() < 0) return file_error(path, "open");
-  struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
-  const bool is_file = S_ISREG(status.st_mode);
-  if (!is_file && !S_ISFIFO(status.st_mode)) {
-    return error(ErrorKind::bad_input, "{}: wanted a regular file or a pipe, got a {}", path,
-                 S_ISDIR(status.st_mode) ? "folder" : "socket or device");
-  }
-  RoutingTraceReader reader(std::move(file), is_file ? status.st_size : 0);
-  if (is_file && status.st_size > trace_bytes_max) {
+  File file = TRY(File::open_file_or_pipe(path));
+  const int64_t file_bytes = TRY(file.size_bytes());
+  if (file_bytes > trace_bytes_max) {
     return error(ErrorKind::bad_input, "{}: wanted at most {} bytes, got {}", path, trace_bytes_max,
-                 status.st_size);
+                 file_bytes);
   }
+  RoutingTraceReader reader(std::move(file), file_bytes);
   TRY_CONTEXT(reader.read_header(), path);
   return reader;
 }
@@ -137,18 +139,18 @@ Result<void> RoutingTraceReader::read_header() {
   if (!std::equal(start.begin(), start.end(), magic.begin()))
     return error(ErrorKind::bad_input, "not a routing trace");
   header = start;
-  std::vector<uint32_t> words;
-  if (!has_magic || !TRY(take(words, 6))) return cut();
-  append(header, words.data(), words.size());
-  version_ = words[0];
+  std::vector<FixedHeader> fixed;
+  if (!has_magic || !TRY(take(fixed, 1))) return cut();
+  append(header, fixed.data(), fixed.size());
+  version_ = fixed[0].version;
   if (version_ != version && version_ != version_without_hash) {
     return error(ErrorKind::bad_input, "trace version: wanted {} or {}, got {}",
                  version_without_hash, version, version_);
   }
-  const int64_t layers = words[1];
-  shape_.identity = words[2] | uint64_t{words[3]} << 32;
-  shape_.experts = words[4];
-  shape_.chosen = words[5];
+  const int64_t layers = fixed[0].layers;
+  shape_.identity = fixed[0].identity;
+  shape_.experts = fixed[0].experts;
+  shape_.chosen = fixed[0].chosen;
   if (layers < 1 || layers > layers_max) {
     return error(ErrorKind::bad_input, "layers: wanted 1 to {}, got {}", layers_max, layers);
   }
@@ -250,10 +252,9 @@ Result<Found> find_trace(const std::string& path) {
   if (!read.ok() || !text.starts_with(magic)) {
     return error(ErrorKind::config, "{}: exists and is no routing trace, not touched", path);
   }
-  uint32_t got_version = 0, layers = 0;
-  std::memcpy(&got_version, start.data() + 8, sizeof got_version);
-  std::memcpy(&layers, start.data() + 12, sizeof layers);
-  return status.st_size > header_size(got_version, layers) ? Found::trace : Found::no_records;
+  FixedHeader fixed;
+  std::copy(start.begin() + magic.size(), start.end(), reinterpret_cast<uint8_t*>(&fixed));
+  return status.st_size > fixed.header_bytes() ? Found::trace : Found::no_records;
 }
 
 // Where the file system has such locks, no two write one trace.

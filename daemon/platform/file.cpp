@@ -34,10 +34,10 @@ ErrorKind kind_of(int error_number) {
   }
 }
 
-Result<File> open_file(const std::string& path, int flags, bool is_direct) {
-  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC);
+Result<File> open_file(const std::string& path, int flags) {
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY);
   if (descriptor < 0) return file_error(path, "open");
-  return File(descriptor, path, is_direct);
+  return File(descriptor, path, (flags & O_DIRECT) != 0);
 }
 
 }  // namespace
@@ -53,14 +53,19 @@ Error output_error(const std::string& path, std::string_view doing) {
   return failure;
 }
 
-// A regular file, and never a wait: a pipe would be waited for until somebody writes into it.
-static Result<File> open_regular(const std::string& path, int flags, bool is_direct) {
-  File file = TRY(open_file(path, flags | O_NONBLOCK, is_direct));
+enum class Readable { files, files_and_pipes };
+
+// Never a wait: a pipe would be waited for until somebody writes into it.
+static Result<File> open_readable(const std::string& path, int flags, Readable readable) {
+  File file = TRY(open_file(path, flags | O_NONBLOCK));
   struct stat status;
   if (::fstat(file.descriptor(), &status) != 0) return file_error(path, "stat");
+  const bool may_be_pipe = readable == Readable::files_and_pipes;
+  if (may_be_pipe && S_ISFIFO(status.st_mode)) return file;
   if (!S_ISREG(status.st_mode)) {
-    return error(ErrorKind::bad_input, "{}: wanted a regular file, got a {}", path,
-                 S_ISDIR(status.st_mode) ? "folder" : "pipe, socket or device");
+    const std::string_view no_folder = may_be_pipe ? "socket or device" : "pipe, socket or device";
+    return error(ErrorKind::bad_input, "{}: wanted a regular file{}, got a {}", path,
+                 may_be_pipe ? " or a pipe" : "", S_ISDIR(status.st_mode) ? "folder" : no_folder);
   }
   // io_uring takes O_NONBLOCK for a wish not to wait for the disk either.
   if (::fcntl(file.descriptor(), F_SETFL, flags) != 0) return file_error(path, "set flags");
@@ -68,7 +73,11 @@ static Result<File> open_regular(const std::string& path, int flags, bool is_dir
 }
 
 Result<File> File::open_read_only(const std::string& path) {
-  return open_regular(path, O_RDONLY, false);
+  return open_readable(path, O_RDONLY, Readable::files);
+}
+
+Result<File> File::open_file_or_pipe(const std::string& path) {
+  return open_readable(path, O_RDONLY, Readable::files_and_pipes);
 }
 
 // False where the kernel says that direct reads are not supported or need more than blocks of 4096.
@@ -86,10 +95,10 @@ static bool takes_direct_blocks(const File& file) {
 }
 
 Result<File> File::open_direct(const std::string& path) {
-  Result<File> direct = open_regular(path, O_RDONLY | O_DIRECT, true);
+  Result<File> direct = open_readable(path, O_RDONLY | O_DIRECT, Readable::files);
   // tmpfs and some network mounts answer EINVAL; any other reason fails again below, with its name.
   if (direct.ok() && takes_direct_blocks(direct.value())) return direct;
-  return open_regular(path, O_RDONLY, false);
+  return open_readable(path, O_RDONLY, Readable::files);
 }
 
 static Result<File> create_file(const std::string& path, int flags, uint32_t mode) {
@@ -237,7 +246,7 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
 Result<std::string> read_input(const std::string& path, int64_t bytes_max,
                                std::optional<int64_t> deadline_ms) {
   // Opening a pipe would wait for its writer, without a limit.
-  return read_whole(TRY(open_file(path, O_RDONLY | O_NONBLOCK, false)), bytes_max, deadline_ms);
+  return read_whole(TRY(open_file(path, O_RDONLY | O_NONBLOCK)), bytes_max, deadline_ms);
 }
 
 Result<std::string> read_standard_input(int64_t bytes_max, std::optional<int64_t> deadline_ms) {

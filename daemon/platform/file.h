@@ -23,6 +23,8 @@ class File {
  public:
   // Regular files only, so that a pipe laid among a model's files is an error, not a wait for ever.
   static Result<File> open_read_only(const std::string& path);
+  // A pipe too, whose writer may come later: poll_until() tells when there is something to read.
+  static Result<File> open_file_or_pipe(const std::string& path);
   // O_DIRECT where the file system has it for blocks of direct_alignment; `is_direct` tells.
   static constexpr int64_t direct_alignment = 4096;
   static Result<File> open_direct(const std::string& path);
