@@ -30,14 +30,16 @@ int64_t ExpertCache::arena_bytes_min(std::span<const ExpertExtent> experts) {
 
 Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
                                         BlockReader& reader, Verify verify,
-                                        int64_t experts_per_layer) {
+                                        int64_t experts_per_layer, double half_life_tokens) {
   const std::vector<int64_t> bytes = bytes_of(experts);
   if (experts_per_layer == 0) experts_per_layer = std::ssize(experts);
   ExpertCache cache(TRY(ExpertSlots::create(bytes, arena_bytes, experts_per_layer)), reader,
                     verify);
   const int64_t expert_bytes = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  cache.half_life_tokens_ =
-      half_life_tokens_for(static_cast<double>(arena_bytes) / static_cast<double>(expert_bytes));
+  cache.half_life_tokens_ = half_life_tokens > 0
+                                ? half_life_tokens
+                                : half_life_tokens_for(static_cast<double>(arena_bytes) /
+                                                       static_cast<double>(expert_bytes));
   cache.entries_.reserve(experts.size());
   for (ExpertExtent& expert : experts) cache.entries_.push_back({.extent = std::move(expert)});
   return cache;

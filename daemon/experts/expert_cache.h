@@ -46,6 +46,10 @@ std::optional<Verify> verify_from(std::string_view name);  // first, always
 // of its layer: it keeps the layer's share of the slots, its hottest experts, and lets the others
 // pass through a few buffers, so that later layers find what they left.
 enum class Pace { step, stream };
+constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
+constexpr Pace pace_of(int64_t rows) {
+  return rows >= stream_rows_min ? Pace::stream : Pace::step;
+}
 
 struct ExpertCacheStats {
   int64_t hits = 0, misses = 0;  // whole in memory, or not, when wanted
@@ -65,11 +69,11 @@ class ExpertCache {
  public:
   // The least arena: two slots of each size (one expert computing, one in flight).
   static int64_t arena_bytes_min(std::span<const ExpertExtent> experts);
-  // See ExpertSlots; 0 experts a layer: all are one. The reader outlives the cache and serves
-  // nobody else.
+  // See ExpertSlots; 0 experts a layer: all are one. A half-life of 0 is that for an arena of this
+  // share. The reader outlives the cache and serves nobody else.
   static Result<ExpertCache> create(std::vector<ExpertExtent> experts, int64_t arena_bytes,
                                     BlockReader& reader, Verify verify,
-                                    int64_t experts_per_layer = 0);
+                                    int64_t experts_per_layer = 0, double half_life_tokens = 0);
   ~ExpertCache();  // waits for reads that are under way
   ExpertCache(ExpertCache&&) noexcept = default;
   ExpertCache& operator=(ExpertCache&&) = delete;

@@ -10,8 +10,6 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t stream_rows_min = 32;  // they touch most experts of a layer
-
 // Rotary keys stay f16: unlike latents they pass no norm, and are a ninth of a token.
 CacheLayout cache_layout(const CheckpointConfig& config, bool is_reference, bool with_draft,
                          KvFormat format) {
@@ -92,7 +90,8 @@ class GlmPass : public ForwardPass {
   };
 
   void reset(bool is_draft);
-  bool is_stream() const { return static_cast<int64_t>(rows_.size()) >= stream_rows_min; }
+  Pace pace() const { return pace_of(std::ssize(rows_)); }
+  bool is_stream() const { return pace() == Pace::stream; }
   void add_rows(GlmSequence& sequence, int64_t first_position, int64_t count);
   void fill_angles();
   void norm_rows(const float* weight, float* out);  // of the residual stream
@@ -305,7 +304,7 @@ RoutedLayer GlmPass::routed_layer(int64_t layer) const {
   return {.layer = layer,
           .weights = model_.layers_[layer],
           .next = next,
-          .pace = is_stream() ? Pace::stream : Pace::step,
+          .pace = pace(),
           .routing = model_.options_.routing};
 }
 

@@ -7,8 +7,8 @@
 
 #include "experts/expert_cache.h"
 #include "experts/usage_history.h"
-#include "instant_reader.h"
 #include "platform/clock.h"
+#include "tools/replay/instant_reader.h"
 
 namespace glmd {
 
@@ -43,18 +43,16 @@ Result<Misses> misses_of(const Slice& slice, const RoutingTable& routing,
     cache.advance(1);
     for (int64_t layer = 0; layer < std::ssize(slice.layers); ++layer) {
       std::vector<ExpertWant> wants;
-      for (const int32_t expert : routing.experts_of(token, layer)) wants.push_back({expert, 1});
-      cache.begin_step(
-          {static_cast<int32_t>(layer * slice.experts), static_cast<int32_t>(slice.experts)},
-          wants);
       std::vector<const Tensor*> missed, all;
-      for (const ExpertWant& want : wants) {
-        all.push_back(slice.tensors[want.expert]);
-        if (cache.find(want.expert)) continue;
-        while (!cache.start_load(want.expert)) TRY(cache.wait_for_arrival().lease);
-        missed.push_back(slice.tensors[want.expert]);
+      for (const int32_t expert : routing.experts_of(token, layer)) {
+        wants.push_back({.expert = expert, .uses = 1});
+        all.push_back(slice.tensors[expert]);
       }
-      cache.drain();
+      const ExpertRange range{static_cast<int32_t>(layer * slice.experts),
+                              static_cast<int32_t>(slice.experts)};
+      for (const int32_t expert : run_step(cache, range, wants, Pace::step)) {
+        missed.push_back(slice.tensors[expert]);
+      }
       if (token < options.warm_up) continue;
       misses.push_back(std::move(missed));
       wanted.push_back(std::move(all));

@@ -2,22 +2,22 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
-#include "experts/eviction.h"
+#include "tools/replay/instant_reader.h"
 
 namespace glmd {
 namespace {
 
-void count(ReplayTotals& totals, const ReplayTrace& trace, const ReplayStep& step, bool is_hit) {
+void count(ReplayTotals& totals, const ReplayTrace& trace, const ReplayStep& step, int64_t wanted,
+           int64_t missed) {
   if (!step.is_counted) return;
-  ++totals.wanted;
-  if (is_hit) {
-    ++totals.hits;
-  } else {
-    totals.read_bytes += trace.expert_bytes[step.layer];
-  }
+  totals.wanted += wanted;
+  totals.hits += wanted - missed;
+  totals.read_bytes += missed * trace.expert_bytes[step.layer];
 }
 
 // Expert after expert, each evicting before the next is looked at. The least rank goes first.
@@ -32,7 +32,7 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
       const int32_t expert = trace.first_expert(step) + use.expert;
       Rank& rank = ranks[expert];
       const bool is_hit = resident.erase({rank, expert}) > 0;
-      count(totals, trace, step, is_hit);
+      count(totals, trace, step, 1, is_hit ? 0 : 1);
       rank = {by_count ? rank.first + use.rows : 0, ++time};
       if (!is_hit && std::ssize(resident) == slot_count) resident.erase(resident.begin());
       resident.insert({rank, expert});
@@ -41,92 +41,46 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
   return totals;
 }
 
-// As ExpertCache does it, with the functions it uses.
-class DaemonCache {
- public:
-  DaemonCache(const ReplayTrace& trace, int64_t slot_count, double half_life_tokens)
-      : trace_(trace),
-        half_life_steps_(half_life_tokens * static_cast<double>(trace.layer_count())),
-        slot_count_(slot_count),
-        heat_(static_cast<size_t>(trace.expert_count()), SlotUse().heat),
-        slot_of_(static_cast<size_t>(trace.expert_count()), -1),
-        expert_in_(static_cast<size_t>(slot_count), -1),
-        held_(static_cast<size_t>(trace.layer_count())),
-        victims_(slot_count, trace.layer_count()) {}
-
-  // What the step wants and finds is pinned until end_step().
-  void begin_step(const ReplayStep& step) {
-    ++step_;
-    clock_ += step.rows;
-    const int32_t first = trace_.first_expert(step);
-    for (const ReplayUse& use : trace_.uses_of(step)) {
-      const int32_t expert = first + use.expert;
-      heat_[expert] = add_uses(heat_[expert], use.rows, clock_, half_life_steps_);
-      if (holds(expert)) victims_.remove(slot_of_[expert]);
-    }
+// Experts of equal size are a page each: nothing is read into them.
+Result<ExpertCache> open_cache(const ReplayTrace& trace, double half_life_tokens,
+                               int64_t slot_count, BlockReader& reader) {
+  constexpr int64_t page_bytes = 4096;
+  std::map<int64_t, int64_t> bytes_of;
+  for (const int64_t bytes : trace.expert_bytes) bytes_of.try_emplace(bytes, 0);
+  int64_t pages = 0;
+  for (auto& [real_bytes, bytes] : bytes_of) bytes = ++pages * page_bytes;
+  std::vector<ExpertExtent> extents(static_cast<size_t>(trace.expert_count()));
+  int64_t total_bytes = 0;
+  for (int64_t i = 0; i < trace.expert_count(); ++i) {
+    extents[i].bytes = bytes_of.at(trace.expert_bytes[i / trace.experts_per_layer]);
+    total_bytes += extents[i].bytes;
   }
-  bool holds(int32_t expert) const { return slot_of_[expert] >= 0; }
-  void load(int32_t expert, const ReplayStep& step) {
-    int32_t slot = take_slot(step.layer);
-    if (slot < 0) {  // the step wants more than there is: what is computed may go
-      end_step(step);
-      slot = take_slot(step.layer);
-    }
-    expert_in_[slot] = expert;
-    slot_of_[expert] = slot;
-    ++held_[step.layer];
-  }
-  void end_step(const ReplayStep& step) {
-    const int32_t first = trace_.first_expert(step);
-    for (const ReplayUse& use : trace_.uses_of(step)) {
-      const int32_t expert = first + use.expert;
-      if (!holds(expert)) continue;
-      victims_.put(slot_of_[expert], step.layer, {.heat = heat_[expert], .last_step = step_});
-    }
-  }
-
- private:
-  int32_t layer_of(int32_t expert) const {
-    return static_cast<int32_t>(expert / trace_.experts_per_layer);
-  }
-  int32_t take_slot(int32_t layer) {
-    if (free_ < slot_count_) return static_cast<int32_t>(free_++);
-    int32_t slot = victims_.first(choose_giver(held_, layer, slot_count_));
-    for (int32_t other = 0; slot < 0 && other < std::ssize(held_); ++other) {
-      slot = victims_.first(other);
-    }
-    if (slot < 0) return -1;
-    victims_.remove(slot);
-    slot_of_[expert_in_[slot]] = -1;
-    --held_[layer_of(expert_in_[slot])];
-    return slot;
-  }
-
-  const ReplayTrace& trace_;
-  double half_life_steps_;
-  int64_t slot_count_;
-  std::vector<double> heat_;
-  std::vector<int32_t> slot_of_, expert_in_;
-  std::vector<int64_t> held_;  // slots by layer
-  VictimQueue victims_;
-  int64_t free_ = 0, step_ = 0, clock_ = 0;
-};
-
+  const int64_t slots_max = std::min(slot_count, trace.expert_count());
+  const double share = static_cast<double>(slots_max) / static_cast<double>(trace.expert_count());
+  const auto arena_bytes =
+      static_cast<int64_t>(std::ceil(share * static_cast<double>(total_bytes)));
+  return ExpertCache::create(std::move(extents),
+                             std::max(arena_bytes, ExpertCache::arena_bytes_min(extents)), reader,
+                             Verify::off, trace.experts_per_layer, half_life_tokens);
+}
 ReplayTotals replay_daemon(const ReplayTrace& trace, double half_life_tokens, int64_t slot_count) {
-  DaemonCache cache(trace, slot_count, half_life_tokens);
+  InstantReader reader;
+  ExpertCache cache = open_cache(trace, half_life_tokens, slot_count, reader).value();
+  const auto layer_experts = static_cast<int32_t>(trace.experts_per_layer);
   ReplayTotals totals;
-  std::vector<int32_t> missing;
+  std::vector<ExpertWant> wants;
+  int64_t layer = trace.layer_count();
   for (const ReplayStep& step : trace.steps) {
-    cache.begin_step(step);
-    missing.clear();
+    if (step.layer <= layer) cache.advance(step.rows);  // another pass
+    layer = step.layer;
+    wants.clear();
     for (const ReplayUse& use : trace.uses_of(step)) {
-      const int32_t expert = trace.first_expert(step) + use.expert;
-      const bool is_hit = cache.holds(expert);
-      count(totals, trace, step, is_hit);
-      if (!is_hit) missing.push_back(expert);
+      wants.push_back(
+          {.expert = trace.first_expert(step) + use.expert, .uses = double{1} * use.rows});
     }
-    for (const int32_t expert : missing) cache.load(expert, step);
-    cache.end_step(step);
+    const std::vector<int32_t> missed =
+        run_step(cache, {trace.first_expert(step), layer_experts}, wants, pace_of(step.rows));
+    count(totals, trace, step, std::ssize(wants), std::ssize(missed));
   }
   return totals;
 }
@@ -157,7 +111,7 @@ ReplayTotals replay_optimum(const ReplayTrace& trace, int64_t slot_count) {
     for (size_t i = 0; i < step.use_count; ++i) {
       const int32_t expert = trace.first_expert(step) + trace.uses_of(step)[i].expert;
       const bool is_hit = resident.erase({upcoming[expert], expert}) > 0;
-      count(totals, trace, step, is_hit);
+      count(totals, trace, step, 1, is_hit ? 0 : 1);
       upcoming[expert] = next[step.first_use + i];
       resident.insert({upcoming[expert], expert});
     }
@@ -318,10 +272,7 @@ ReplayTotals replay(const ReplayTrace& trace, const ReplayPolicy& policy, int64_
     case ReplayPolicy::Kind::daemon:
       break;
   }
-  const double share = static_cast<double>(slot_count) / static_cast<double>(trace.expert_count());
-  return replay_daemon(
-      trace, policy.half_life_tokens > 0 ? policy.half_life_tokens : half_life_tokens_for(share),
-      slot_count);
+  return replay_daemon(trace, policy.half_life_tokens, slot_count);
 }
 
 }  // namespace glmd

@@ -69,7 +69,7 @@ struct ReplayTotals {
 
 struct ReplayPolicy {
   enum class Kind {
-    daemon,   // eviction.h: a step's experts are known before any goes, decayed use counts
+    daemon,   // the ExpertCache itself, over a disk that takes no time
     lru,      // expert after expert; the one unused for longest goes
     lfu,      // expert after expert; the one used least often since the beginning goes
     optimum,  // Belady's: a step's experts are known, the one wanted furthest ahead goes

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "experts/expert_cache.h"
 #include "storage/block_reader.h"
 
 namespace glmd {
@@ -28,5 +30,10 @@ class InstantReader : public BlockReader {
  private:
   std::vector<uint64_t> tags_;
 };
+
+// A layer's step in a cache over that disk, as run_experts() goes about it: the experts that were
+// not in memory.
+std::vector<int32_t> run_step(ExpertCache& cache, ExpertRange layer,
+                              std::span<const ExpertWant> wants, Pace pace);
 
 }  // namespace glmd
