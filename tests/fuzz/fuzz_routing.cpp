@@ -68,7 +68,7 @@ void read_as_trace(std::string_view bytes) {
   require_sound(recorded.value());
   const ReplayTrace& trace = recorded.value();
   if (trace.expert_count() == 0 || trace.expert_count() > replayed_experts_max) return;
-  for (const int64_t slots : {int64_t{1}, trace.experts_per_layer}) {
+  for (const int64_t slots : {int64_t{2}, trace.experts_per_layer}) {
     const ReplayTotals optimum = replay(trace, parse_policy("belady").value(), slots);
     for (const char* name : {"glmd", "lru", "lfu", "decay:0.01"}) {
       const ReplayTotals totals = replay(trace, parse_policy(name).value(), slots);

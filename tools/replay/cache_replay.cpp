@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "tools/replay/instant_reader.h"
@@ -41,31 +39,22 @@ ReplayTotals replay_in_order(const ReplayTrace& trace, bool by_count, int64_t sl
   return totals;
 }
 
-// Experts of equal size are a page each: nothing is read into them.
-Result<ExpertCache> open_cache(const ReplayTrace& trace, double half_life_tokens,
-                               int64_t slot_count, BlockReader& reader) {
-  constexpr int64_t page_bytes = 4096;
-  std::map<int64_t, int64_t> bytes_of;
-  for (const int64_t bytes : trace.expert_bytes) bytes_of.try_emplace(bytes, 0);
-  int64_t pages = 0;
-  for (auto& [real_bytes, bytes] : bytes_of) bytes = ++pages * page_bytes;
+// Of experts that are all alike, as the other policies have them; a cache has two slots at least.
+ExpertCache open_cache(const ReplayTrace& trace, double half_life_tokens, int64_t slot_count,
+                       BlockReader& reader) {
+  constexpr int64_t page_bytes = 4096;  // nothing is read into it
   std::vector<ExpertExtent> extents(static_cast<size_t>(trace.expert_count()));
-  int64_t total_bytes = 0;
-  for (int64_t i = 0; i < trace.expert_count(); ++i) {
-    extents[i].bytes = bytes_of.at(trace.expert_bytes[i / trace.experts_per_layer]);
-    total_bytes += extents[i].bytes;
-  }
-  const int64_t slots_max = std::min(slot_count, trace.expert_count());
-  const double share = static_cast<double>(slots_max) / static_cast<double>(trace.expert_count());
-  const auto arena_bytes =
-      static_cast<int64_t>(std::ceil(share * static_cast<double>(total_bytes)));
-  return ExpertCache::create(std::move(extents),
-                             std::max(arena_bytes, ExpertCache::arena_bytes_min(extents)), reader,
-                             Verify::off, trace.experts_per_layer, half_life_tokens);
+  for (ExpertExtent& extent : extents) extent.bytes = page_bytes;
+  const int64_t arena_bytes =
+      std::max(slot_count * page_bytes, ExpertCache::arena_bytes_min(extents));
+  return ExpertCache::create(std::move(extents), arena_bytes, reader, Verify::off,
+                             trace.experts_per_layer, half_life_tokens)
+      .value();
 }
+
 ReplayTotals replay_daemon(const ReplayTrace& trace, double half_life_tokens, int64_t slot_count) {
   InstantReader reader;
-  ExpertCache cache = open_cache(trace, half_life_tokens, slot_count, reader).value();
+  ExpertCache cache = open_cache(trace, half_life_tokens, slot_count, reader);
   const auto layer_experts = static_cast<int32_t>(trace.experts_per_layer);
   ReplayTotals totals;
   std::vector<ExpertWant> wants;
