@@ -88,22 +88,26 @@ void ReplicaSet::retry_disks() {
     if (reopen(disk).ok()) {
       events_.push_back(fmt::format("{}: trying this disk again", disk.source.name));
     } else {
-      disk.retry_at_ns = clock_.now_ns() + disk.retry_pause_ns;
+      pause(disk);
     }
   }
+}
+
+void ReplicaSet::pause(Disk& disk) {
+  disk.retry_at_ns = clock_.now_ns() + disk.retry_pause_ns;
+  disk.retry_pause_ns = std::min(2 * disk.retry_pause_ns,
+                                 retry_pause_factor_max * options_.retry_pause_ms * 1'000'000);
 }
 
 void ReplicaSet::leave_out(Disk& disk, const Error& cause) {
   if (!disk.is_in_use) return;
   disk.is_in_use = false;
-  disk.retry_at_ns = clock_.now_ns() + disk.retry_pause_ns;
   // Most causes begin with the path themselves.
   const std::string& name = disk.source.name;
   events_.push_back(fmt::format("{}{}; reading from the other disks, trying again in {} s",
                                 cause.message.starts_with(name) ? "" : name + ": ", cause.message,
                                 disk.retry_pause_ns / 1'000'000'000));
-  disk.retry_pause_ns = std::min(2 * disk.retry_pause_ns,
-                                 retry_pause_factor_max * options_.retry_pause_ms * 1'000'000);
+  pause(disk);
 }
 
 bool ReplicaSet::has(const Disk& disk, const ReadRequest& request) const {

@@ -100,6 +100,7 @@ class ReplicaSet : public BlockReader {
   Result<void> reopen(Disk& disk);
   void retry_disks();
   void leave_out(Disk& disk, const Error& cause);
+  void pause(Disk& disk);
   bool has(const Disk& disk, const ReadRequest& request) const;
   std::vector<size_t> disks_for(const Read& read) const;
   double rate_of(size_t disk) const;

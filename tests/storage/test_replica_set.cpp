@@ -216,6 +216,26 @@ TEST_F(ReplicaSetTest, a_disk_missing_at_the_start_is_left_out_until_it_is_there
   EXPECT_GT(set->disks()[1].counters.bytes, 0);
 }
 
+TEST_F(ReplicaSetTest, a_disk_that_cannot_be_opened_is_tried_after_pauses_that_double) {
+  ReplicaSource missing = source("b");
+  int tries = 0;
+  missing.open = [&](ReadSignal&) -> Result<ReplicaCopy> {
+    ++tries;
+    return error(ErrorKind::unavailable, "b: not there");
+  };
+  const auto set = open({source("a"), missing});
+  std::vector<int64_t> seconds;  // of each try
+  for (int64_t second = 0; second < 70; ++second) {
+    const int before = tries;
+    set->submit(request(0));
+    EXPECT_TRUE(set->wait().result.ok());
+    if (tries > before) seconds.push_back(second);
+    clock_.advance_ms(1000);
+  }
+  EXPECT_THAT(seconds, testing::ElementsAre(1, 3, 7, 15, 31, 47, 63));
+  EXPECT_EQ(set->take_events().size(), 1U);
+}
+
 TEST_F(ReplicaSetTest, where_all_disks_fail_the_error_is_the_disks_own) {
   const auto set = open({source("a", {.dies_after = 0}), source("b", {.dies_after = 0})});
   set->submit(request(0));
