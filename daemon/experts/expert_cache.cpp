@@ -9,6 +9,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t warming_max = 2;  // one being checked, one being read
+constexpr int64_t wait_slice_ms = 1'000;
 
 std::vector<int64_t> bytes_of(std::span<const ExpertExtent> experts) {
   std::vector<int64_t> bytes;
@@ -155,9 +156,15 @@ std::optional<ExpertCache::Arrival> ExpertCache::poll_arrival() {
 
 ReadCompletion ExpertCache::wait_for_completion() {
   const int64_t begin_ns = clock_.now_ns();
-  ReadCompletion completion = reader_->wait();
+  std::optional<ReadCompletion> completion = reader_->wait_for(wait_slice_ms);
+  const bool is_slow = !completion;
+  while (!completion) {
+    if (while_waiting_) while_waiting_();
+    completion = reader_->wait_for(wait_slice_ms);
+  }
+  if (is_slow && while_waiting_) while_waiting_();
   stats_.wait_seconds += static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
-  return completion;
+  return std::move(*completion);
 }
 
 // A read ended; the arrival, if the step waits for it.
@@ -263,8 +270,9 @@ bool ExpertCache::warm_up() {
   CHECK(loading_count_ == 0);
   while (slots_.count(SlotPurpose::warming) < warming_max && begin_warming()) {
   }
-  if (slots_.count(SlotPurpose::warming) == 0) return false;
-  complete(reader_->wait());
+  if (reader_->outstanding() == 0) return false;
+  std::optional<ReadCompletion> completion = reader_->wait_for(wait_slice_ms);
+  if (completion) complete(std::move(*completion));
   return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -113,9 +114,13 @@ class ExpertCache {
 
   // Experts to read while nobody asks for any, in this order, into slots that are free anyway.
   void plan_warm_up(std::vector<int32_t> experts);
-  // Between steps: waits for one of these reads, with the next ones under way. False where nothing
-  // is left to read.
+  // Between steps: waits for one of these reads, or for a guess that is under way, for a second at
+  // most, with the next ones under way. False where nothing is left to read.
   bool warm_up();
+
+  // To be called once a second while the compute thread has nothing but reads to wait for, and when
+  // such a wait ends.
+  void set_while_waiting(std::function<void()> call) { while_waiting_ = std::move(call); }
 
   // A history of uses as a prior, worth `uses` uses just now.
   void seed_heat(int32_t expert, double uses);
@@ -168,6 +173,7 @@ class ExpertCache {
   int64_t step_ = 0, clock_tokens_ = 0;
   int64_t loading_count_ = 0;  // demand
   SteadyClock clock_;
+  std::function<void()> while_waiting_;
   ExpertCacheStats stats_;
   std::map<int32_t, Error> faults_;  // of experts whose last read failed: the next is a re-read
   std::vector<std::string> events_;

@@ -50,7 +50,13 @@ Engine::Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, 
       sampler_(ids_with_a_token(tokenizer, model.shape().vocabulary)),
       scheduler_(options_.sessions_max, model.rows_max()),
       text_bytes_max_(longest_text_bytes(tokenizer, options_.context_tokens)),
-      prompt_thread_(tokenizer, model.shape().vocabulary, text_bytes_max_, channel) {}
+      prompt_thread_(tokenizer, model.shape().vocabulary, text_bytes_max_, channel) {
+  model_.set_while_waiting([this] { while_waiting(); });
+}
+
+Engine::~Engine() {
+  model_.set_while_waiting({});
+}
 
 void Engine::handle(std::vector<Command> commands) {
   for (Command& command : commands) {
@@ -59,12 +65,25 @@ void Engine::handle(std::vector<Command> commands) {
 }
 
 void Engine::step() {
-  for (const std::string& event : model_.take_disk_events()) log_warning("{}, continuing", event);
+  watch_reads();
   handle(channel_.take_commands());
   resize_experts();
   admit_waiting();
   run_passes();
   admit_waiting();
+  report_status();
+}
+
+void Engine::watch_reads() {
+  for (const std::string& event : model_.take_disk_events()) log_warning("{}, continuing", event);
+  const auto line = read_watch_.look(model_.oldest_pending_read(), clock_.now_ns());
+  if (line) log_warning("{}", *line);
+}
+
+// In the middle of a layer: tells, and touches no session. Who waits for a disk is alive.
+void Engine::while_waiting() {
+  watch_reads();
+  if (model_.oldest_pending_read()) channel_.beat();
   report_status();
 }
 
@@ -430,6 +449,13 @@ Json Engine::experts_json() const {
   return experts;
 }
 
+static Json hanging_read_json(const PendingRead& read, int64_t now_ns) {
+  return Json::object({{"file", Json::string(read.path)},
+                       {"offset", Json::integer(read.offset)},
+                       {"bytes", Json::integer(read.bytes)},
+                       {"seconds", Json::integer(read.seconds(now_ns))}});
+}
+
 static Json disks_json(const std::vector<DiskStatus>& disks) {
   Json list = Json::array();
   for (const DiskStatus& disk : disks) {
@@ -460,9 +486,16 @@ std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
   const int64_t queued = scheduler_.queued_count() + std::ssize(preparations_);
+  std::string line =
+      fmt::format("{}, {} active, {} queued", state, scheduler_.active_count(), queued);
+  const int64_t now_ns = clock_.now_ns();
+  const std::optional<PendingRead> read = model_.oldest_pending_read();
+  if (read && read->hangs(now_ns)) {
+    line += fmt::format(", no answer from a disk for {} s", read->seconds(now_ns));
+    status.set("hanging_read", hanging_read_json(*read, now_ns));
+  }
   status.set("state", Json::string(state));
-  status.set("status", Json::string(fmt::format("{}, {} active, {} queued", state,
-                                                scheduler_.active_count(), queued)));
+  status.set("status", Json::string(line));
   status.set("active", Json::integer(scheduler_.active_count()));
   status.set("queued", Json::integer(queued));
   status.set("sessions_max", Json::integer(options_.sessions_max));

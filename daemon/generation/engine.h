@@ -12,6 +12,7 @@
 
 #include "generation/channel.h"
 #include "generation/prompt_thread.h"
+#include "generation/read_watch.h"
 #include "generation/sampler.h"
 #include "generation/scheduler.h"
 #include "generation/session.h"
@@ -36,6 +37,9 @@ class Engine {
   // `tokenizer` may be null: then prompts are ids, and so is the text.
   Engine(Model& model, const Tokenizer* tokenizer, EngineOptions options, Channel& channel,
          const Clock& clock);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   void handle(std::vector<Command> commands);
   void step();  // commands, one decode pass, one layer of a prefill pass
@@ -88,6 +92,8 @@ class Engine {
   Session* enqueue(Submit& submit, Result<Prompt> prompt, int64_t submitted_ns);
   void admit_waiting();
 
+  void watch_reads();
+  void while_waiting();
   void resize_experts();
   void run_passes();
   void run_decode_pass();
@@ -128,6 +134,7 @@ class Engine {
   bool has_quit_ = false;
   Totals totals_;
   PassTimes pass_times_;
+  ReadWatch read_watch_;
   std::string status_;
   int64_t status_sent_ns_ = 0;
 };

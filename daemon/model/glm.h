@@ -32,6 +32,12 @@ class GlmModel : public Model {
   double head_seconds() const override { return head_seconds_; }
   int64_t resize_experts(int64_t arena_bytes) override { return cache_->resize(arena_bytes); }
   bool warm_up() override { return cache_->warm_up(); }
+  void set_while_waiting(std::function<void()> call) override {
+    cache_->set_while_waiting(std::move(call));
+  }
+  std::optional<PendingRead> oldest_pending_read() const override {
+    return reader_.reader->oldest_pending();
+  }
   bool has_locked_weights() const override { return has_locked_weights_; }
   std::vector<std::string> take_disk_events() override;
   std::vector<DiskStatus> disks() const override { return reader_.reader->disks(); }

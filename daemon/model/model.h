@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,6 +93,10 @@ class Model {
   // While nobody asks for anything: reads experts that are likely to be wanted, for the length of
   // one read. False where nothing is left to read.
   virtual bool warm_up() { return false; }
+  // To be called once a second while a pass has nothing but reads of experts to wait for.
+  virtual void set_while_waiting(std::function<void()> /*call*/) {}
+  // The read of experts that a disk has not answered for the longest time.
+  virtual std::optional<PendingRead> oldest_pending_read() const { return std::nullopt; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
   // What happened to disks since the last call, each a line for the log.
   virtual std::vector<std::string> take_disk_events() { return {}; }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "platform/result.h"
@@ -47,6 +48,20 @@ struct ReadCounters {
   int64_t failures = 0;
 };
 
+// What a disk was asked for and has not answered.
+struct PendingRead {
+  std::string path;
+  int64_t offset = 0, bytes = 0;
+  int64_t begun_ns = 0;  // of the steady clock
+
+  bool operator==(const PendingRead&) const = default;
+  // A disk in order answers within a second: before a segment of 2 MiB are 15 others, 0.3 s at
+  // 100 MB/s. Kernels give a disk up after 30 s and more, and a server mounted hard never.
+  static constexpr int64_t hanging_ms = 5'000;
+  bool hangs(int64_t now_ns) const { return now_ns - begun_ns >= hanging_ms * 1'000'000; }
+  int64_t seconds(int64_t now_ns) const { return (now_ns - begun_ns) / 1'000'000'000; }
+};
+
 // One of the disks that are read; for status.
 struct DiskStatus {
   std::string name;
@@ -64,15 +79,24 @@ class BlockReader {
   // Of no use any more: what has not begun is dropped. The completion comes all the same, whole or
   // `cancelled`; until then the target is not free.
   virtual void cancel(uint64_t tag) = 0;
-  // The next completion, waiting for it. Only while one is outstanding.
-  virtual ReadCompletion wait() = 0;
+  // The next completion, waiting for it for so long at most. Only while one is outstanding.
+  virtual std::optional<ReadCompletion> wait_for(int64_t milliseconds) = 0;
+  ReadCompletion wait();  // for as long as it takes
   // The next completion if there is one now.
   virtual std::optional<ReadCompletion> poll() = 0;
   virtual int64_t outstanding() const = 0;
+  // Of what disks were asked for, that which was first.
+  virtual std::optional<PendingRead> oldest_pending() const { return std::nullopt; }
   virtual ReadCounters counters() const { return {}; }
   // What happened to disks since the last call, each a line for the log.
   virtual std::vector<std::string> take_events() { return {}; }
   virtual std::vector<DiskStatus> disks() const { return {}; }
 };
+
+inline ReadCompletion BlockReader::wait() {
+  std::optional<ReadCompletion> completion;
+  while (!completion) completion = wait_for(60'000);
+  return std::move(*completion);
+}
 
 }  // namespace glmd

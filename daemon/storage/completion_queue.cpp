@@ -1,5 +1,6 @@
 #include "storage/completion_queue.h"
 
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -15,9 +16,10 @@ void ReadSignal::raise() {
   has_changed_.notify_one();
 }
 
-void ReadSignal::wait() {
+void ReadSignal::wait_for(int64_t milliseconds) {
   std::unique_lock lock(mutex_);
-  has_changed_.wait(lock, [this] { return is_raised_; });
+  has_changed_.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                        [this] { return is_raised_; });
   is_raised_ = false;
 }
 
@@ -85,9 +87,11 @@ void CompletionQueue::hand_over(ReadCompletion completion) {
   if (signal_ != nullptr) signal_->raise();
 }
 
-ReadCompletion CompletionQueue::wait() {
+std::optional<ReadCompletion> CompletionQueue::wait_for(int64_t milliseconds) {
   std::unique_lock lock(mutex_);
-  has_completion_.wait(lock, [this] { return !completions_.empty(); });
+  const bool has_one = has_completion_.wait_for(lock, std::chrono::milliseconds(milliseconds),
+                                                [this] { return !completions_.empty(); });
+  if (!has_one) return std::nullopt;
   return take();
 }
 

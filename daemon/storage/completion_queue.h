@@ -17,8 +17,8 @@ namespace glmd {
 class ReadSignal {
  public:
   void raise();
-  // Returns once it was raised after the last wait.
-  void wait();
+  // Returns once it was raised after the last wait, or so much later.
+  void wait_for(int64_t milliseconds);
 
  private:
   std::mutex mutex_;
@@ -42,7 +42,7 @@ class CompletionQueue {
   void add(const ReadRequest& request, Result<void> result);
 
   // Thread: compute.
-  ReadCompletion wait();
+  std::optional<ReadCompletion> wait_for(int64_t milliseconds);
   std::optional<ReadCompletion> poll();
 
  private:

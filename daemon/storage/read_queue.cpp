@@ -81,10 +81,10 @@ void ReadQueue::drop_rest(Read& read) {
   read.begun_bytes = read.request.bytes;
 }
 
-ReadCompletion ReadQueue::wait() {
+std::optional<ReadCompletion> ReadQueue::wait_for(int64_t milliseconds) {
   CHECK(outstanding_ > 0);
-  ReadCompletion completion = completions_.wait();
-  --outstanding_;
+  std::optional<ReadCompletion> completion = completions_.wait_for(milliseconds);
+  outstanding_ -= completion ? 1 : 0;
   return completion;
 }
 
@@ -94,10 +94,20 @@ std::optional<ReadCompletion> ReadQueue::poll() {
   return completion;
 }
 
+std::optional<PendingRead> ReadQueue::oldest_pending() const {
+  const std::lock_guard lock(mutex_);
+  if (in_flight_.empty()) return std::nullopt;
+  const InFlight& oldest = in_flight_.front();
+  return PendingRead{.path = files_[static_cast<size_t>(oldest.file)].path(),
+                     .offset = oldest.begin,
+                     .bytes = oldest.end - oldest.begin,
+                     .begun_ns = oldest.begun_ns};
+}
+
 ReadCounters ReadQueue::counters() const {
   const std::lock_guard lock(mutex_);
   ReadCounters counters = counters_;
-  if (in_flight_ > 0) counters.busy_ns += SteadyClock().now_ns() - busy_since_ns_;
+  if (!in_flight_.empty()) counters.busy_ns += SteadyClock().now_ns() - busy_since_ns_;
   return counters;
 }
 
@@ -140,7 +150,13 @@ std::optional<ReadSegment> ReadQueue::begin_segment() {
   read.begun_bytes += bytes;
   ++read.in_flight;
   if (read.begun_bytes == request.bytes) line.pop_front();
-  if (in_flight_++ == 0) busy_since_ns_ = SteadyClock().now_ns();
+  const int64_t now_ns = SteadyClock().now_ns();
+  if (in_flight_.empty()) busy_since_ns_ = now_ns;
+  in_flight_.push_back({.tag = request.tag,
+                        .file = request.file,
+                        .begin = request.offset + begin,
+                        .end = request.offset + begin + bytes,
+                        .begun_ns = now_ns});
   const bool is_look_ahead = request.urgency == ReadUrgency::look_ahead;
   look_ahead_in_flight_ += is_look_ahead ? 1 : 0;
   return ReadSegment{.file = request.file,
@@ -184,7 +200,10 @@ void ReadQueue::end_segment(const ReadSegment& segment, std::optional<Failure> f
   Read& read = reads_.at(segment.tag);
   --read.in_flight;
   look_ahead_in_flight_ -= segment.is_look_ahead ? 1 : 0;
-  if (--in_flight_ == 0) counters_.busy_ns += SteadyClock().now_ns() - busy_since_ns_;
+  std::erase_if(in_flight_, [&](const InFlight& one) {
+    return one.tag == segment.tag && one.begin == segment.begin;
+  });
+  if (in_flight_.empty()) counters_.busy_ns += SteadyClock().now_ns() - busy_since_ns_;
   if (failure) {
     if (!read.failure || failure->offset < read.failure->offset) read.failure = failure;
     drop_rest(read);

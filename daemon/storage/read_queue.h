@@ -54,9 +54,10 @@ class ReadQueue {
   void submit(const ReadRequest& request);
   void promote(uint64_t tag);
   void cancel(uint64_t tag);
-  ReadCompletion wait();
+  std::optional<ReadCompletion> wait_for(int64_t milliseconds);
   std::optional<ReadCompletion> poll();
   int64_t outstanding() const { return outstanding_; }
+  std::optional<PendingRead> oldest_pending() const;
   ReadCounters counters() const;
   // Nothing more begins; take() ends with nothing.
   void close();
@@ -79,6 +80,12 @@ class ReadQueue {
     int64_t offset = 0;
     int error_number = 0;  // 0: the file ends here
   };
+  struct InFlight {
+    uint64_t tag = 0;
+    int32_t file = 0;
+    int64_t begin = 0, end = 0;
+    int64_t begun_ns = 0;
+  };
   struct Read {
     ReadRequest request;
     int64_t segment_bytes = 0;
@@ -100,7 +107,6 @@ class ReadQueue {
   void end_segment(const ReadSegment& segment, std::optional<Failure> failure);
   void end_read(uint64_t tag);
   Result<void> result_of(const Read& read) const;
-  int64_t busy_ns() const;
 
   const std::vector<File> files_;
   const ReadQueueOptions options_;
@@ -112,9 +118,10 @@ class ReadQueue {
   std::unordered_map<uint64_t, Read> reads_;  // that have not ended
   std::deque<uint64_t> demand_, look_ahead_;  // not wholly begun
   std::vector<Ended> ended_;                  // not handed over yet
-  int in_flight_ = 0, look_ahead_in_flight_ = 0;
+  std::vector<InFlight> in_flight_;           // segments, in the order in which they began
+  int look_ahead_in_flight_ = 0;
   ReadCounters counters_;
-  int64_t busy_since_ns_ = 0;  // while in_flight_ > 0
+  int64_t busy_since_ns_ = 0;  // while any is in flight
   bool is_closed_ = false;
 };
 

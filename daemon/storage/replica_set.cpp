@@ -12,6 +12,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t retry_pause_factor_max = 16;
+constexpr int64_t look_interval_ns = 1'000'000'000;        // for disks that hang
 constexpr int64_t measured_bytes_min = int64_t{16} << 20;  // for one look at a disk's rate
 constexpr double measured_weight = 0.25;                   // of the newest look
 
@@ -110,6 +111,32 @@ void ReplicaSet::leave_out(Disk& disk, const Error& cause) {
   pause(disk);
 }
 
+void ReplicaSet::leave_out_hanging() {
+  const int64_t now_ns = clock_.now_ns();
+  if (now_ns < next_look_ns_) return;
+  next_look_ns_ = now_ns + look_interval_ns;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    Disk& disk = disks_[i];
+    if (!disk.is_in_use) continue;
+    const std::optional<PendingRead> oldest = disk.copy.reader->oldest_pending();
+    if (!oldest || !oldest->hangs(now_ns)) continue;
+    leave_out(disk, error(ErrorKind::io, "{}: read of {} bytes at {}: no answer for {} s",
+                          oldest->path, oldest->bytes, oldest->offset, oldest->seconds(now_ns)));
+    take_back_parts(i);
+  }
+}
+
+// What a disk was not asked for yet is read from others where they have it. The rest keeps its
+// place in memory until the disk answers.
+void ReplicaSet::take_back_parts(size_t index) {
+  for (const auto& [part_tag, part] : parts_) {
+    if (part.share.disk != index) continue;
+    const std::vector<size_t> disks = disks_for(reads_.at(part.tag));
+    if (disks.empty() || !disks_[disks.front()].is_in_use) continue;
+    disks_[index].copy.reader->cancel(part_tag);
+  }
+}
+
 bool ReplicaSet::has(const Disk& disk, const ReadRequest& request) const {
   if (!disk.copy.reader || disk.copy.file_of[static_cast<size_t>(request.file)] < 0) return false;
   return !disk.copy.places || disk.copy.places->contains({request.file, request.offset});
@@ -204,6 +231,7 @@ std::vector<ReplicaSet::Share> ReplicaSet::split(const Read& read) const {
 }
 
 void ReplicaSet::submit(const ReadRequest& request) {
+  leave_out_hanging();
   retry_disks();
   ++outstanding_;
   const auto [read, is_new] = reads_.emplace(request.tag, Read{.request = request});
@@ -253,11 +281,15 @@ void ReplicaSet::cancel(uint64_t tag) {
   }
 }
 
-ReadCompletion ReplicaSet::wait() {
+std::optional<ReadCompletion> ReplicaSet::wait_for(int64_t milliseconds) {
   CHECK(outstanding_ > 0);
+  const int64_t end_ms = steady_ms() + milliseconds;
   for (;;) {
-    if (std::optional<ReadCompletion> completion = poll()) return std::move(*completion);
-    signal_.wait();
+    leave_out_hanging();
+    if (std::optional<ReadCompletion> completion = poll()) return completion;
+    const int64_t left_ms = end_ms - steady_ms();
+    if (left_ms <= 0) return std::nullopt;
+    signal_.wait_for(left_ms);
   }
 }
 
@@ -303,7 +335,8 @@ void ReplicaSet::finish_part(uint64_t part_tag, Result<void> result) {
     disk.retry_pause_ns = options_.retry_pause_ms * 1'000'000;
     read.shares.push_back(part.share);
   } else if (result.error().kind == ErrorKind::cancelled) {
-    read.failure = std::move(result).error();
+    // Taken back from a disk that hangs, or else cancelled by the caller.
+    if (!try_elsewhere(part) && !read.failure) read.failure = std::move(result).error();
   } else {
     leave_out(disk, result.error());
     read.failed_disks.push_back(part.share.disk);
@@ -395,6 +428,16 @@ void ReplicaSet::call_wrong(size_t index, Place place) {
 // Of all its readers.
 ReadCounters ReplicaSet::counters_of(const Disk& disk) {
   return disk.copy.reader ? sum(disk.past, disk.copy.reader->counters()) : disk.past;
+}
+
+std::optional<PendingRead> ReplicaSet::oldest_pending() const {
+  std::optional<PendingRead> oldest;
+  for (const Disk& disk : disks_) {
+    if (!disk.copy.reader) continue;
+    std::optional<PendingRead> one = disk.copy.reader->oldest_pending();
+    if (one && (!oldest || one->begun_ns < oldest->begun_ns)) oldest = std::move(one);
+  }
+  return oldest;
 }
 
 // Disks are busy at the same time: as long as the one that was longest.

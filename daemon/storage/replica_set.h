@@ -1,6 +1,7 @@
 // Several disks with copies of the experts, read as one: each request is split over the disks that
 // have it, so that all are done at the same time by what they were measured to give. A disk that
-// fails costs no request: its part is read from another, it is left out, and tried again later.
+// fails costs no request: its part is read from another, it is left out, and tried again later. One
+// that hangs is left out too, and only what it has begun is waited for.
 // Nor does a damaged copy of an expert, as long as one disk has it right: a re-read takes the whole
 // from one disk after the other, checking each, and what was found wrong is not read again. Whom
 // the checksum of a mixture accuses is not known: its disks are suspects until a whole read, of
@@ -57,9 +58,10 @@ class ReplicaSet : public BlockReader {
   void submit(const ReadRequest& request) override;
   void promote(uint64_t tag) override;
   void cancel(uint64_t tag) override;
-  ReadCompletion wait() override;
+  std::optional<ReadCompletion> wait_for(int64_t milliseconds) override;
   std::optional<ReadCompletion> poll() override;
   int64_t outstanding() const override { return outstanding_; }
+  std::optional<PendingRead> oldest_pending() const override;
   ReadCounters counters() const override;
   std::vector<std::string> take_events() override;
   std::vector<DiskStatus> disks() const override;
@@ -101,6 +103,8 @@ class ReplicaSet : public BlockReader {
   void retry_disks();
   void leave_out(Disk& disk, const Error& cause);
   void pause(Disk& disk);
+  void leave_out_hanging();
+  void take_back_parts(size_t disk);
   bool has(const Disk& disk, const ReadRequest& request) const;
   std::vector<size_t> disks_for(const Read& read) const;
   double rate_of(size_t disk) const;
@@ -128,6 +132,7 @@ class ReplicaSet : public BlockReader {
   std::unordered_map<uint64_t, Part> parts_;
   uint64_t next_part_ = 0;
   int64_t outstanding_ = 0;
+  int64_t next_look_ns_ = 0;                       // for disks that hang
   std::map<Place, std::vector<size_t>> suspects_;  // two disks or more, one of which is wrong
   std::vector<std::string> events_;
 };

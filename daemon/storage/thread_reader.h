@@ -28,9 +28,12 @@ class ThreadReader : public BlockReader {
   void submit(const ReadRequest& request) override { queue_.submit(request); }
   void promote(uint64_t tag) override { queue_.promote(tag); }
   void cancel(uint64_t tag) override { queue_.cancel(tag); }
-  ReadCompletion wait() override { return queue_.wait(); }
+  std::optional<ReadCompletion> wait_for(int64_t milliseconds) override {
+    return queue_.wait_for(milliseconds);
+  }
   std::optional<ReadCompletion> poll() override { return queue_.poll(); }
   int64_t outstanding() const override { return queue_.outstanding(); }
+  std::optional<PendingRead> oldest_pending() const override { return queue_.oldest_pending(); }
   ReadCounters counters() const override { return queue_.counters(); }
 
  private:

@@ -594,6 +594,29 @@ TEST(ExpertCache, an_expert_wanted_while_it_warms_up_is_read_once) {
   EXPECT_EQ(rig.cache.resident_count(), 3);
 }
 
+TEST(ExpertCache, while_a_disk_hangs_whoever_asked_is_told_every_time_and_at_the_end) {
+  Rig rig(8, 4, 1);
+  int64_t calls = 0;
+  rig.cache.set_while_waiting([&] { ++calls; });
+  rig.run({0});
+  EXPECT_EQ(calls, 0);
+  rig.reader.slices_to_hang = 3;
+  rig.run({1, 2});
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(ExpertCache, a_disk_that_hangs_does_not_keep_the_one_who_warms_up) {
+  Rig rig(8, 8, 1);
+  rig.cache.plan_warm_up({0});
+  rig.reader.slices_to_hang = 2;
+  EXPECT_TRUE(rig.cache.warm_up());
+  EXPECT_TRUE(rig.cache.warm_up());
+  EXPECT_EQ(rig.cache.resident_count(), 0);
+  EXPECT_TRUE(rig.cache.warm_up());
+  EXPECT_EQ(rig.cache.resident_count(), 1);
+  EXPECT_FALSE(rig.cache.warm_up());
+}
+
 TEST(ExpertCache, a_fault_while_warming_up_costs_nothing_but_the_read) {
   Rig rig(8, 8, 1, 1.0);
   rig.cache.plan_warm_up({0, 1, 2});

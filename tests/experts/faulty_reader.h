@@ -44,9 +44,24 @@ class FaultyReader : public BlockReader {
   ReadCounters counters() const override { return {.busy_ns = busy_ns}; }
   std::optional<ReadCompletion> poll() override {
     if (outstanding() == 0 || share() < silent_share) return std::nullopt;
-    return wait();
+    return next();
   }
-  ReadCompletion wait() override {
+  std::optional<ReadCompletion> wait_for(int64_t) override {
+    if (slices_to_hang > 0) {
+      --slices_to_hang;
+      return std::nullopt;
+    }
+    return next();
+  }
+
+  std::vector<int64_t> submitted;  // offsets, in order
+  int64_t checked_count = 0;       // reads that came and were hashed
+  int64_t busy_ns = 0;
+  int64_t slices_to_hang = 0;  // waits that end with nothing
+  double silent_share = 0.5;   // of polls: they find nothing though reads are under way
+
+ private:
+  ReadCompletion next() {
     CHECK(outstanding() > 0);
     if (waiting_.empty() || (!done_.empty() && share() < 0.5)) {
       ReadCompletion completion = std::move(done_.front());
@@ -76,12 +91,6 @@ class FaultyReader : public BlockReader {
     return {request.tag, checked(request)};
   }
 
-  std::vector<int64_t> submitted;  // offsets, in order
-  int64_t checked_count = 0;       // reads that came and were hashed
-  int64_t busy_ns = 0;
-  double silent_share = 0.5;  // of polls: they find nothing though reads are under way
-
- private:
   double share() { return static_cast<double>(random_() % 1000) / 1000; }
 
   Result<void> checked(const ReadRequest& request) {

@@ -47,9 +47,9 @@ class SimulatedDisk : public BlockReader {
     queue_.cancel(tag);
     begin(now_ms);
   }
-  ReadCompletion wait() override {
+  std::optional<ReadCompletion> wait_for(int64_t) override {
     for (;;) {
-      if (std::optional<ReadCompletion> completion = poll()) return std::move(*completion);
+      if (std::optional<ReadCompletion> completion = poll()) return completion;
       CHECK(!under_way_.empty());
       now_ms = std::max(now_ms, under_way_.front().done_ms);
     }

@@ -329,6 +329,79 @@ TEST(Engine, the_status_is_valid_json_and_sent_on_change_only) {
   EXPECT_EQ(status.find("totals")->find("completion_tokens")->as_integer(), 50);
 }
 
+// A layer of the pass that waits for `seconds` for a disk; `each_second` acts meanwhile.
+void wait_for_a_disk(EngineRig& rig, int64_t seconds, const std::function<void()>& each_second) {
+  rig.model.pending_read =
+      PendingRead{"/srv/experts-003.safetensors", 4096, 2097152, rig.clock.now_ns()};
+  for (int64_t second = 0; second < seconds; ++second) {
+    rig.clock.advance_ms(1000);
+    rig.model.while_waiting();
+    each_second();
+  }
+  rig.model.pending_read.reset();
+  rig.model.while_waiting();
+}
+
+TEST(Engine, while_a_disk_hangs_the_status_names_the_read_and_the_heart_beats) {
+  EngineRig rig;
+  std::vector<Json> statuses;
+  uint64_t beats = 0;
+  rig.model.on_layer = [&](int64_t, int64_t) {
+    if (!statuses.empty()) return;
+    wait_for_a_disk(rig, 7, [&] {
+      EXPECT_GT(rig.channel.heartbeat(), beats);
+      beats = rig.channel.heartbeat();
+      rig.read_events();
+      statuses.push_back(parse_json(rig.statuses.back(), "status").value());
+    });
+  };
+  rig.submit(1, "[1]", 2);
+  rig.run();
+  ASSERT_EQ(statuses.size(), 7U);
+  EXPECT_EQ(statuses[3].find("hanging_read"), nullptr);
+  EXPECT_EQ(statuses[3].find("status")->as_string(), "ready, 1 active, 0 queued");
+  const Json* read = statuses[6].find("hanging_read");
+  ASSERT_NE(read, nullptr);
+  EXPECT_EQ(read->find("file")->as_string(), "/srv/experts-003.safetensors");
+  EXPECT_EQ(read->find("offset")->as_integer(), 4096);
+  EXPECT_EQ(read->find("bytes")->as_integer(), 2097152);
+  EXPECT_EQ(read->find("seconds")->as_integer(), 7);
+  EXPECT_EQ(statuses[6].find("status")->as_string(),
+            "ready, 1 active, 0 queued, no answer from a disk for 7 s");
+  rig.engine.report_status(true);
+  rig.read_events();
+  EXPECT_EQ(parse_json(rig.statuses.back(), "status").value().find("hanging_read"), nullptr);
+  EXPECT_EQ(rig[1].done->completion_tokens, 2);
+}
+
+TEST(Engine, the_heart_does_not_beat_for_a_wait_without_a_read) {
+  EngineRig rig;
+  const uint64_t before = rig.channel.heartbeat();
+  rig.model.while_waiting();
+  EXPECT_EQ(rig.channel.heartbeat(), before);
+}
+
+TEST(Engine, who_is_cancelled_while_a_disk_hangs_is_gone_when_it_answers) {
+  EngineRig rig({.sessions_max = 2});
+  int64_t layers = 0;
+  rig.model.on_layer = [&](int64_t, int64_t) {
+    if (++layers == 2) {
+      rig.read_events();
+      for (const RequestId id : {2, 3}) {
+        EXPECT_EQ(rig[id].failed ? rig[id].failed->code : "live", "CANCELLED") << id;
+      }
+      EXPECT_EQ(rig.model.live_sequences(), 1);
+    }
+    if (layers > 1) return;
+    for (const RequestId id : {2, 3}) rig.channel.send(Command(Cancel{id}));  // 3 is in the queue
+    wait_for_a_disk(rig, 7, [&] { EXPECT_EQ(rig.model.live_sequences(), 2) << "the pass runs"; });
+  };
+  for (const RequestId id : {1, 2, 3}) rig.submit(id, "[1]", 3);
+  rig.run();
+  EXPECT_GE(layers, 2);
+  EXPECT_EQ(rig[1].answer, answer_alone("[1]", 1, 3));
+}
+
 TEST(Engine, the_status_compares_the_time_of_passes_with_what_bounds_it) {
   EngineRig rig;
   rig.model.on_layer = [&](int64_t, int64_t) {  // 10 ms a layer, 8 of them reading, 4 waiting

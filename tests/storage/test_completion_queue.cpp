@@ -11,6 +11,8 @@
 namespace glmd {
 namespace {
 
+constexpr int64_t limit_ms = 60'000;  // where only a fault would wait
+
 std::array<uint8_t, 4096> bytes = {1, 2, 3};
 
 ReadRequest request(uint64_t tag, std::optional<uint64_t> hash = std::nullopt) {
@@ -37,7 +39,8 @@ TEST(CompletionQueue, right_bytes_come_and_wrong_ones_say_where_wanted_and_got) 
   const uint64_t right = hash_bytes(bytes);
   queue.add(request(1, right), {});
   queue.add(request(2, 0xabc), {});
-  const ReadCompletion first = queue.wait(), second = queue.wait();
+  const ReadCompletion first = queue.wait_for(limit_ms).value();
+  const ReadCompletion second = queue.wait_for(limit_ms).value();
   EXPECT_EQ(first.tag, 1U);
   EXPECT_TRUE(first.result.ok());
   EXPECT_EQ(second.tag, 2U);
@@ -61,7 +64,7 @@ TEST(CompletionQueue, the_signal_is_raised_when_a_check_ends) {
   ReadSignal signal;
   CompletionQueue queue(&signal);
   queue.add(request(1, hash_bytes(bytes)), {});
-  signal.wait();
+  signal.wait_for(limit_ms);
   EXPECT_TRUE(queue.poll());
 }
 

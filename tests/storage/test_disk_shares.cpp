@@ -38,7 +38,7 @@ class PacedReader : public BlockReader {
   }
   void promote(uint64_t) override {}
   void cancel(uint64_t) override {}
-  ReadCompletion wait() override { return *poll(); }
+  std::optional<ReadCompletion> wait_for(int64_t) override { return poll(); }
   std::optional<ReadCompletion> poll() override {
     if (next_ns() > clock_.now_ns()) return std::nullopt;
     const Read read = reads_.front();

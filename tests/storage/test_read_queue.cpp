@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "platform/aligned_memory.h"
+#include "platform/clock.h"
 #include "storage/read_queue.h"
 
 namespace glmd {
@@ -75,7 +76,31 @@ TEST_F(ReadQueueTest, what_has_ended_waits_until_the_worker_hands_it_over) {
   EXPECT_FALSE(queue_->poll());
   EXPECT_EQ(take().tag, 2U);  // the disk has work before anybody is woken
   queue_->hand_over();
-  EXPECT_EQ(queue_->wait().tag, 1U);
+  EXPECT_EQ(queue_->poll()->tag, 1U);
+}
+
+TEST_F(ReadQueueTest, what_the_disk_was_asked_for_first_and_has_not_answered_is_known) {
+  EXPECT_FALSE(queue_->oldest_pending());
+  const int64_t before_ns = SteadyClock().now_ns();
+  submit(1, 6);
+  EXPECT_FALSE(queue_->oldest_pending()) << "nobody has asked the disk yet";
+  const ReadSegment first = take(), second = take(), third = take();
+  const PendingRead oldest = queue_->oldest_pending().value();
+  EXPECT_EQ(oldest.path, "experts-003.safetensors");
+  EXPECT_EQ(oldest.offset, 100 * block);
+  EXPECT_EQ(oldest.bytes, 2 * block);
+  EXPECT_GE(oldest.begun_ns, before_ns);
+  EXPECT_FALSE(oldest.hangs(oldest.begun_ns + 4'999'999'999));
+  EXPECT_TRUE(oldest.hangs(oldest.begun_ns + 5'000'000'000));
+  finish(second);
+  EXPECT_EQ(queue_->oldest_pending(), oldest);
+  finish(first);
+  EXPECT_EQ(queue_->oldest_pending()->offset, 104 * block);
+  EXPECT_FALSE(queue_->wait_for(0)) << "the last segment is on its way";
+  finish(third);
+  EXPECT_FALSE(queue_->oldest_pending());
+  EXPECT_TRUE(queue_->wait_for(0));
+  EXPECT_EQ(queue_->outstanding(), 0);
 }
 
 TEST_F(ReadQueueTest, no_further_segment_of_look_ahead_begins_while_demand_waits) {
@@ -127,13 +152,13 @@ TEST_F(ReadQueueTest, a_cancelled_read_that_has_begun_wholly_comes_whole) {
   const ReadSegment segment = take();
   queue_->cancel(1);
   finish(segment);
-  EXPECT_TRUE(queue_->wait().result.ok());
+  EXPECT_TRUE(queue_->poll()->result.ok());
 }
 
 TEST_F(ReadQueueTest, one_that_has_not_begun_is_cancelled_at_once) {
   submit(1, 2, ReadUrgency::look_ahead);
   queue_->cancel(1);
-  EXPECT_EQ(queue_->wait().result.error().kind, ErrorKind::cancelled);
+  EXPECT_EQ(queue_->poll()->result.error().kind, ErrorKind::cancelled);
   queue_->cancel(1);
 }
 
@@ -147,7 +172,7 @@ TEST_F(ReadQueueTest, a_short_read_goes_on_at_the_block_where_it_stopped) {
   EXPECT_EQ(segment.target, memory_.data() + block);
   EXPECT_EQ(segment.bytes, block);
   end(segment, block);
-  EXPECT_TRUE(queue_->wait().result.ok());
+  EXPECT_TRUE(queue_->poll()->result.ok());
 }
 
 TEST_F(ReadQueueTest, a_short_file_is_one_error_that_counts_from_the_start_of_the_request) {
@@ -157,7 +182,7 @@ TEST_F(ReadQueueTest, a_short_file_is_one_error_that_counts_from_the_start_of_th
   EXPECT_TRUE(queue_->advance(second, 5));  // ends inside a block
   end(second, 5);
   finish(first);
-  EXPECT_EQ(queue_->wait().result.error().message,
+  EXPECT_EQ(queue_->poll()->result.error().message,
             "experts-003.safetensors: read at 409600: wanted 24576 bytes, got 8197: the file is "
             "short");
   EXPECT_FALSE(queue_->poll());
@@ -168,7 +193,7 @@ TEST_F(ReadQueueTest, after_a_failure_no_further_segment_begins) {
   ReadSegment first = take();
   end(first, -EIO);
   EXPECT_FALSE(queue_->try_take());
-  const ReadCompletion completion = queue_->wait();
+  const ReadCompletion completion = queue_->poll().value();
   EXPECT_EQ(completion.result.error().kind, ErrorKind::io);
   EXPECT_THAT(completion.result.error().message,
               testing::HasSubstr("read at 409600: wanted 24576 bytes, got 0: Input/output error"));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <random>
 #include <set>
@@ -22,6 +23,60 @@ namespace {
 constexpr int64_t block = 4096;
 constexpr int64_t expert_blocks = 16, expert_count = 8;
 constexpr int64_t expert_size = expert_blocks * block;
+
+// A disk that answers one read after the other, and while it hangs none at all: the first is with
+// it, the others have not begun.
+class HangingDisk : public BlockReader {
+ public:
+  HangingDisk(const std::string& content, const Clock& clock, const bool& hangs)
+      : content_(content), clock_(clock), hangs_(hangs) {}
+
+  void submit(const ReadRequest& request) override {
+    if (reads_.empty()) begun_ns_ = clock_.now_ns();
+    reads_.push_back(request);
+  }
+  void promote(uint64_t) override {}
+  void cancel(uint64_t tag) override {
+    for (size_t i = 1; i < reads_.size(); ++i) {
+      if (reads_[i].tag != tag) continue;
+      cancelled_.push_back(tag);
+      reads_.erase(reads_.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
+  }
+  std::optional<ReadCompletion> wait_for(int64_t) override { return poll(); }
+  std::optional<ReadCompletion> poll() override {
+    if (!cancelled_.empty()) {
+      const uint64_t tag = cancelled_.back();
+      cancelled_.pop_back();
+      return ReadCompletion{tag, error(ErrorKind::cancelled, "cancelled")};
+    }
+    if (hangs_ || reads_.empty()) return std::nullopt;
+    const ReadRequest request = reads_.front();
+    reads_.pop_front();
+    begun_ns_ = clock_.now_ns();
+    std::memcpy(request.target, content_.data() + request.offset,
+                static_cast<size_t>(request.bytes));
+    counters_.bytes += request.bytes;
+    return ReadCompletion{request.tag, {}};
+  }
+  int64_t outstanding() const override { return std::ssize(reads_) + std::ssize(cancelled_); }
+  ReadCounters counters() const override { return counters_; }
+  std::optional<PendingRead> oldest_pending() const override {
+    if (reads_.empty()) return std::nullopt;
+    const ReadRequest& first = reads_.front();
+    return PendingRead{"b/experts.safetensors", first.offset, first.bytes, begun_ns_};
+  }
+
+ private:
+  const std::string& content_;
+  const Clock& clock_;
+  const bool& hangs_;
+  std::deque<ReadRequest> reads_;
+  std::vector<uint64_t> cancelled_;
+  int64_t begun_ns_ = 0;
+  ReadCounters counters_;
+};
 
 // Two or three folders with the same file of experts, each a disk.
 class ReplicaSetTest : public testing::Test {
@@ -57,6 +112,16 @@ class ReplicaSetTest : public testing::Test {
                 copy.places.emplace();
                 for (const int64_t expert : *experts) copy.places->emplace(0, expert * expert_size);
               }
+              return copy;
+            }};
+  }
+
+  // It hangs while `hangs_`.
+  ReplicaSource hanging_source(const std::string& disk) {
+    return {.name = disk, .open = [this](ReadSignal&) -> Result<ReplicaCopy> {
+              ReplicaCopy copy;
+              copy.reader = std::make_unique<HangingDisk>(content_, clock_, hangs_);
+              copy.file_of = {0};
               return copy;
             }};
   }
@@ -138,6 +203,7 @@ class ReplicaSetTest : public testing::Test {
   std::string content_;
   AlignedMemory memory_;
   ManualClock clock_;
+  bool hangs_ = false;
 };
 
 TEST_F(ReplicaSetTest, two_disks_share_each_expert_and_give_the_same_bytes) {
@@ -214,6 +280,74 @@ TEST_F(ReplicaSetTest, a_disk_missing_at_the_start_is_left_out_until_it_is_there
   clock_.advance_ms(1000);
   read_all(*set);
   EXPECT_GT(set->disks()[1].counters.bytes, 0);
+}
+
+TEST_F(ReplicaSetTest, a_disk_that_hangs_holds_up_only_what_it_has_begun) {
+  const auto set = open({source("a"), hanging_source("b")});
+  hangs_ = true;
+  std::memset(memory_.data(), 0x55, static_cast<size_t>(memory_.size_bytes()));
+  for (int64_t expert = 0; expert < expert_count; ++expert) set->submit(request(expert));
+  EXPECT_FALSE(set->wait_for(0)) << "b has a part of each";
+  clock_.advance_ms(PendingRead::hanging_ms);
+  for (int64_t expert = 1; expert < expert_count; ++expert) {
+    const ReadCompletion completion = set->wait();
+    EXPECT_TRUE(completion.result.ok());
+    EXPECT_NE(completion.tag, 0U);
+    EXPECT_TRUE(is_right(static_cast<int64_t>(completion.tag)));
+  }
+  EXPECT_FALSE(set->wait_for(0));
+  EXPECT_THAT(set->take_events(),
+              testing::ElementsAre(fmt::format(
+                  "b/experts.safetensors: read of {} bytes at {}: no answer for 5 s; reading from "
+                  "the other disks, trying again in 1 s",
+                  expert_size / 2, expert_size / 2)));
+  EXPECT_FALSE(set->disks()[1].is_in_use);
+  EXPECT_EQ(set->oldest_pending()->path, "b/experts.safetensors");
+
+  clock_.advance_ms(60'000);  // nothing new goes there, and it is not opened again
+  for (int64_t expert = 1; expert < expert_count; ++expert) {
+    set->submit(request(expert));
+    EXPECT_EQ(set->wait().tag, static_cast<uint64_t>(expert));
+  }
+  EXPECT_EQ(set->disks()[1].counters.bytes, 0);
+  EXPECT_TRUE(set->take_events().empty());
+
+  hangs_ = false;
+  EXPECT_EQ(set->wait().tag, 0U);
+  EXPECT_TRUE(is_right(0));
+  set->submit(request(1));
+  EXPECT_TRUE(set->wait().result.ok());
+  EXPECT_THAT(set->take_events(), testing::ElementsAre("b: trying this disk again"));
+}
+
+TEST_F(ReplicaSetTest, what_only_a_disk_that_hangs_has_is_waited_for) {
+  const auto set = open({hanging_source("a"), source("b", {}, std::vector<int64_t>{0, 1, 2, 3})});
+  hangs_ = true;
+  for (int64_t expert = 4; expert < expert_count; ++expert) set->submit(request(expert));
+  clock_.advance_ms(PendingRead::hanging_ms);
+  EXPECT_FALSE(set->wait_for(0));
+  EXPECT_EQ(set->take_events().size(), 1U);
+  hangs_ = false;
+  for (int64_t expert = 4; expert < expert_count; ++expert) {
+    const ReadCompletion completion = set->wait();
+    EXPECT_TRUE(completion.result.ok());
+    EXPECT_TRUE(is_right(static_cast<int64_t>(completion.tag)));
+  }
+}
+
+TEST_F(ReplicaSetTest, a_read_that_is_cancelled_while_a_disk_hangs_ends_so) {
+  const auto set = open({source("a"), hanging_source("b")});
+  hangs_ = true;
+  set->submit(request(0));
+  set->submit(request(1));
+  set->cancel(1);
+  clock_.advance_ms(PendingRead::hanging_ms);
+  const ReadCompletion completion = set->wait();
+  EXPECT_EQ(completion.tag, 1U);
+  EXPECT_EQ(completion.result.error().kind, ErrorKind::cancelled);
+  hangs_ = false;
+  EXPECT_TRUE(set->wait().result.ok());
+  EXPECT_TRUE(is_right(0));
 }
 
 TEST_F(ReplicaSetTest, a_disk_that_cannot_be_opened_is_tried_after_pauses_that_double) {

@@ -38,10 +38,10 @@ class FaultReader : public BlockReader {
   ReadCounters counters() const override { return inner_->counters(); }
   int64_t fault_count() const { return fault_count_; }
 
-  ReadCompletion wait() override {
+  std::optional<ReadCompletion> wait_for(int64_t) override {
     for (;;) {
       if (held_.empty()) hold(inner_->wait());
-      if (std::optional<ReadCompletion> completion = poll()) return std::move(*completion);
+      if (std::optional<ReadCompletion> completion = poll()) return completion;
     }
   }
 

@@ -34,6 +34,8 @@ class ScriptedModel : public Model {
   int64_t rows_max() const override { return options_.rows_max; }
   ExpertCacheStats expert_stats() const override { return expert_stats_now; }
   double head_seconds() const override { return head_seconds_now; }
+  void set_while_waiting(std::function<void()> call) override { while_waiting = std::move(call); }
+  std::optional<PendingRead> oldest_pending_read() const override { return pending_read; }
   // Reads under way keep some bytes for as long as a test wants.
   int64_t resize_experts(int64_t arena_bytes) override {
     resizes.push_back(arena_bytes);
@@ -86,6 +88,8 @@ class ScriptedModel : public Model {
   std::function<void(int64_t layers_done, int64_t rows)> on_layer;
   ExpertCacheStats expert_stats_now;
   double head_seconds_now = 0;
+  std::function<void()> while_waiting;
+  std::optional<PendingRead> pending_read;
   std::function<int32_t(const std::vector<int32_t>& history)> next_token;
   std::optional<int32_t> poison;
   int64_t failures_left = 0;  // passes that fail whatever they carry

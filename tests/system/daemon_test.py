@@ -20,6 +20,24 @@ HOT = "100"
 LONG_TOKENS = 600
 
 
+def status_of(client):
+    client.send("STATUS\n")
+    return json.loads(client.read()[1])
+
+
+def unexplained_fields(status):
+    """Of a status, what the manual of glmctl says nothing of."""
+    def fields(value, path):
+        if not isinstance(value, dict) or path == "engine.memory":  # as plan has it
+            return [path]
+        return [field for key, inner in value.items()
+                for field in fields(inner, f"{path}.{key}" if path else key)]
+    with open(os.path.join(ROOT, "man", "glmctl.1"), encoding="utf-8") as file:
+        section = re.search(r"^\.Ss What status tells\n(.*?)^\.S[sh] ", file.read(), re.S | re.M)
+    words = set(re.findall(r"\w+", section.group(1)))
+    return [field for field in fields(status, "") if not words.issuperset(field.split("."))]
+
+
 class NotifySocket:
     """What systemd would be told."""
 
@@ -393,6 +411,59 @@ class Mirrors(unittest.TestCase):
                               f"the same file as in {fault[1]}\n", result.stderr)
 
 
+class HangingDisk(unittest.TestCase):
+    """Reads of experts that neither come nor fail, as of a server that is mounted hard."""
+
+    def start(self, hanging, *arguments, **environment):
+        daemon = Daemon(self)
+        self.flag = os.path.join(daemon.folder, "hang")
+        environment.update(LD_PRELOAD=SLOW_READS, GLMD_TEST_HANGING=hanging + "/experts-",
+                           GLMD_TEST_HANG_FLAG=self.flag)
+        daemon.start_ready("--reader", "threads", *arguments, environment=environment)
+        with open(self.flag, "wb"):
+            pass
+        return daemon
+
+    def wait_for_hang(self, client):
+        return wait_until(lambda: status_of(client)["engine"].get("hanging_read"),
+                          "a read to hang")
+
+    def test_is_told_and_stops_nothing_but_those_who_wait_for_it(self):
+        folder = Daemon(self).folder
+        notify = NotifySocket(self, folder)
+        daemon = self.start(MINI, NOTIFY_SOCKET=notify.path, WATCHDOG_USEC="4000000")
+        waits, leaves, other = (daemon.connect() for _ in range(3))
+        waits.submit(1, "hello", 4)
+        waits.submit(2, "a", 4)
+        leaves.submit(1, "a", 4)
+        waits.read_until("ACCEPT")
+        read = self.wait_for_hang(other)
+        self.assertIn("/experts-", read["file"])
+        self.assertGreaterEqual(read["seconds"], 5)
+        begin = time.monotonic()
+        other.send("PING\n")
+        self.assertEqual(other.read()[0][0], "INFO")
+        status = status_of(other)
+        self.assertLess(time.monotonic() - begin, 2)
+        self.assertIn("no answer from a disk for ", status["status"])
+        self.assertEqual(unexplained_fields(status), [])
+        wanted = f"{read['file']}: read of {read['bytes']} bytes at {read['offset']}: "
+        self.assertIn(f"{wanted}no answer for 5 s, waiting\n", daemon.read_log())
+        notify.seen.clear()
+        notify.wait_for("WATCHDOG=1")  # a slow disk is no reason to start again
+
+        waits.send("CANCEL 1\n")
+        leaves.close()
+        self.assertEqual(self.wait_for_hang(other)["file"], read["file"])
+        os.unlink(self.flag)
+        self.assertEqual(waits.read_until("ERROR")[0][:3], ["ERROR", "1", "CANCELLED"])
+        self.assertEqual(waits.answer()[1][:2], ["DONE", "2"])
+        self.assertRegex(daemon.read_log(), re.escape(wanted) + r"ended after \d+ s, continuing\n")
+        self.assertEqual(status_of(other)["engine"]["totals"]["cancelled"], 2)
+        self.assertNotIn("hanging_read", status_of(other)["engine"])
+        self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+
+
 class Requests(unittest.TestCase):
     def test_sigterm_lets_a_running_request_end(self):
         daemon = Daemon(self).start_ready()
@@ -459,21 +530,10 @@ class Requests(unittest.TestCase):
         client.submit(1, "The hummingbird", 8)
         client.answer()
 
-        def fields(value, path):
-            if not isinstance(value, dict) or path == "engine.memory":  # as plan has it
-                return [path]
-            return [field for key, inner in value.items()
-                    for field in fields(inner, f"{path}.{key}" if path else key)]
-
         status = json.loads(subprocess.check_output([GLMCTL, "--socket", daemon.path, "status",
                                                      "--json"]))
-        with open(os.path.join(ROOT, "man", "glmctl.1"), encoding="utf-8") as file:
-            section = re.search(r"^\.Ss What status tells\n(.*?)^\.S[sh] ", file.read(),
-                                re.S | re.M)
-        words = set(re.findall(r"\w+", section.group(1)))
-        told = fields(status, "")
-        self.assertIn("engine.speed.head_seconds", told)
-        self.assertEqual([field for field in told if not words.issuperset(field.split("."))], [])
+        self.assertIn("head_seconds", status["engine"]["speed"])
+        self.assertEqual(unexplained_fields(status), [])
 
     def test_who_leaves_changes_nothing_for_who_stays(self):
         daemon = Daemon(self).start_ready("--context", "4096", "--sessions", "4")

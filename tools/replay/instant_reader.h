@@ -19,13 +19,11 @@ class InstantReader : public BlockReader {
   int64_t outstanding() const override { return std::ssize(tags_); }
   std::optional<ReadCompletion> poll() override {
     if (tags_.empty()) return std::nullopt;
-    return wait();
-  }
-  ReadCompletion wait() override {
     const uint64_t tag = tags_.back();
     tags_.pop_back();
-    return {tag, {}};
+    return ReadCompletion{tag, {}};
   }
+  std::optional<ReadCompletion> wait_for(int64_t) override { return poll(); }
 
  private:
   std::vector<uint64_t> tags_;
