@@ -47,10 +47,10 @@ Result<ExpertCache> ExpertCache::create(std::vector<ExpertExtent> experts, int64
 }
 
 ExpertCache::~ExpertCache() {
-  int64_t left = 0;
+  int64_t left = slots_.count(SlotPurpose::stranded);
   for (int32_t expert = 0; expert < std::ssize(entries_); ++expert) {
     if (!slots_.is_loading(expert)) continue;
-    reader_->cancel(static_cast<uint64_t>(expert));
+    reader_->cancel(tag_of(expert));
     ++left;
   }
   for (; left > 0; --left) reader_->wait();
@@ -82,7 +82,7 @@ void ExpertCache::begin_step(ExpertRange layer, std::span<const ExpertWant> want
   if (wants.empty()) return;
   if (pace == Pace::stream) let_pass(layer, wants);
   stats_.ahead_wasted += slots_.dismiss_guesses(layer, cancelled_);
-  for (const int32_t expert : cancelled_) reader_->cancel(static_cast<uint64_t>(expert));
+  for (const int32_t expert : cancelled_) reader_->cancel(tag_of(expert));
   for (const ExpertWant& want : wants) promote(want.expert);
 }
 
@@ -111,7 +111,7 @@ void ExpertCache::promote(int32_t expert) {
   CHECK(is_ahead(was));
   slots_.want(expert, purpose_of(expert));
   // A cancelled one may still come whole; else it is begun again.
-  if (was != SlotPurpose::cancelled) reader_->promote(static_cast<uint64_t>(expert));
+  if (was != SlotPurpose::cancelled) reader_->promote(tag_of(expert));
   if (was != SlotPurpose::warming) ++stats_.ahead_late;
   ++stats_.misses;
   ++loading_count_;
@@ -160,6 +160,7 @@ ReadCompletion ExpertCache::wait_for_completion() {
   const bool is_slow = !completion;
   while (!completion) {
     if (while_waiting_) while_waiting_();
+    move_stranded();
     completion = reader_->wait_for(wait_slice_ms);
   }
   if (is_slow && while_waiting_) while_waiting_();
@@ -167,9 +168,25 @@ ReadCompletion ExpertCache::wait_for_completion() {
   return std::move(*completion);
 }
 
+// What hangs on one disk is read from another, into another slot.
+void ExpertCache::move_stranded() {
+  for (const uint64_t tag : reader_->stranded()) {
+    const auto expert = static_cast<int32_t>(tag & UINT32_MAX);
+    if (slots_.is_absent(expert) || tag != tag_of(expert)) continue;  // moved before
+    if (is_ahead(slots_.purpose(expert)) || !slots_.move(expert)) continue;
+    reader_->cancel(tag);
+    submit(expert, ReadUrgency::demand);
+  }
+}
+
 // A read ended; the arrival, if the step waits for it.
 std::optional<ExpertCache::Arrival> ExpertCache::complete(ReadCompletion completion) {
-  const auto expert = static_cast<int32_t>(completion.tag);
+  const auto expert = static_cast<int32_t>(completion.tag & UINT32_MAX);
+  const auto slot = static_cast<int32_t>(completion.tag >> 32);
+  if (slot != slots_.slot(expert)) {  // it was moved
+    slots_.take_back(slot);
+    return std::nullopt;
+  }
   CHECK(slots_.is_loading(expert));
   Entry& entry = entries_[expert];
   Result<void> result = std::move(completion.result);
@@ -223,6 +240,11 @@ void ExpertCache::complete_ahead(int32_t expert, const Result<void>& result) {
   ++(is_read ? stats_.ahead_wasted : stats_.ahead_dropped);
 }
 
+// The expert and where it is read to.
+uint64_t ExpertCache::tag_of(int32_t expert) const {
+  return static_cast<uint64_t>(slots_.slot(expert)) << 32 | static_cast<uint64_t>(expert);
+}
+
 void ExpertCache::submit(int32_t expert, ReadUrgency urgency) {
   const Entry& entry = entries_[expert];
   const ExpertExtent& extent = entry.extent;
@@ -234,7 +256,7 @@ void ExpertCache::submit(int32_t expert, ReadUrgency urgency) {
                    .offset = extent.offset,
                    .bytes = extent.bytes,
                    .target = slots_.bytes(expert),
-                   .tag = static_cast<uint64_t>(expert),
+                   .tag = tag_of(expert),
                    .urgency = urgency,
                    .is_reread = is_reread,
                    .checksum = checksum});

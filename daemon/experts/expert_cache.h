@@ -153,9 +153,11 @@ class ExpertCache {
   void promote(int32_t expert);
   bool passes(int32_t expert) const { return entries_[expert].passing_step == step_; }
   SlotPurpose purpose_of(int32_t expert) const;
+  uint64_t tag_of(int32_t expert) const;
   void submit(int32_t expert, ReadUrgency urgency);
   bool wants_check(const Entry& entry, bool is_reread) const;
   ReadCompletion wait_for_completion();
+  void move_stranded();
   std::optional<Arrival> complete(ReadCompletion completion);
   void complete_ahead(int32_t expert, const Result<void>& result);
   void note_repair(int32_t expert);

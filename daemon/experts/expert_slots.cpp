@@ -208,9 +208,12 @@ int64_t ExpertSlots::resize(int64_t arena_bytes) {
   share_out(sizes, std::min(arena_bytes, arena_.size_bytes()));
   int64_t bytes = 0;
   for (size_t i = 0; i < classes_.size(); ++i) {
-    shrink(classes_[i], sizes[i].slot_count);
-    grow(static_cast<int32_t>(i), sizes[i].slot_count);
-    bytes += classes_[i].slot_count * classes_[i].bytes;
+    const int64_t stranded = classes_[i].count(SlotPurpose::stranded);
+    const int64_t slot_count =
+        std::max(std::min(classes_[i].expert_count, slots_min), sizes[i].slot_count - stranded);
+    shrink(classes_[i], slot_count);
+    grow(static_cast<int32_t>(i), slot_count);
+    bytes += (classes_[i].slot_count + stranded) * classes_[i].bytes;
   }
   return bytes;
 }
@@ -308,14 +311,42 @@ bool ExpertSlots::take(int32_t expert, SlotPurpose purpose) {
                         : purpose == SlotPurpose::guessed ? take_for_guess(size_class)
                                                           : take_for_warming(size_class);
   if (index < 0) return false;
+  put(index, expert, purpose);
+  return true;
+}
+
+void ExpertSlots::put(int32_t index, int32_t expert, SlotPurpose purpose) {
   Slot& slot = slots_[index];
   CHECK(slot.expert < 0);
   slot.expert = expert;
   slot.is_whole = false;
-  if (!std::exchange(slot.is_held, true)) add_held_bytes(size_class.bytes);
+  if (!std::exchange(slot.is_held, true)) add_held_bytes(class_of(expert).bytes);
   experts_[expert].slot = index;
   begin_purpose(index, purpose);
+}
+
+// Beside guesses, as many as the floor are left, or a step could read nothing.
+bool ExpertSlots::move(int32_t expert) {
+  CHECK(is_loading(expert));
+  SizeClass& size_class = class_of(expert);
+  if (size_class.slot_count - size_class.ahead_count() <= slots_min) return false;
+  const int32_t index = take_for_resident(size_class, experts_[expert].layer);
+  if (index < 0) return false;
+  const int32_t stranded = experts_[expert].slot;
+  const SlotPurpose purpose = slots_[stranded].purpose;
+  set_purpose(stranded, SlotPurpose::stranded);
+  slots_[stranded].expert = -1;
+  --size_class.slot_count;
+  put(index, expert, purpose);
   return true;
+}
+
+void ExpertSlots::take_back(int32_t slot) {
+  CHECK(slots_[slot].purpose == SlotPurpose::stranded);
+  end_purpose(slot);
+  SizeClass& size_class = classes_[slots_[slot].size_class];
+  size_class.free.push_back(slot);
+  ++size_class.slot_count;
 }
 
 void ExpertSlots::set_whole(int32_t expert) {

@@ -46,9 +46,17 @@ class ExpertLease {
 
 // What an expert has its slot for. Passing: until it is computed. Guessed: read ahead, the router
 // has not spoken yet; when it wants another, cancelled while the read lasts and discarded when
-// whole. Warming: resident when whole.
-enum class SlotPurpose : uint8_t { resident, passing, guessed, cancelled, discarded, warming };
-constexpr size_t slot_purposes = 6;
+// whole. Warming: resident when whole. Stranded: nobody's, until a disk that hangs lets go of it.
+enum class SlotPurpose : uint8_t {
+  resident,
+  passing,
+  stranded,
+  guessed,
+  cancelled,
+  discarded,
+  warming
+};
+constexpr size_t slot_purposes = 7;
 constexpr bool is_ahead(SlotPurpose purpose) {
   return purpose >= SlotPurpose::guessed;
 }
@@ -76,6 +84,10 @@ class ExpertSlots {
   bool take(int32_t expert, SlotPurpose purpose);
   void set_whole(int32_t expert);  // its bytes have come
   void give_up(int32_t expert);    // its slot is free
+  // Another slot for an expert that is loading, if one can be spared: that which it had is stranded
+  // until take_back().
+  bool move(int32_t expert);
+  void take_back(int32_t slot);
   // Resident or passing from now on, if it was ahead.
   void want(int32_t expert, SlotPurpose purpose);
   // The layer's guesses that the step does not want: those that load are `cancelled` now, those
@@ -90,6 +102,7 @@ class ExpertSlots {
   // Of an expert that has a slot.
   SlotPurpose purpose(int32_t expert) const { return slot_of(expert).purpose; }
   uint8_t* bytes(int32_t expert) const { return slot_of(expert).bytes; }
+  int32_t slot(int32_t expert) const { return experts_[expert].slot; }  // -1: none
 
   int64_t stream_share(ExpertRange layer) const;  // experts of it that a stream keeps
   int64_t count(SlotPurpose purpose) const;
@@ -121,7 +134,7 @@ class ExpertSlots {
   struct SizeClass {
     int64_t bytes = 0;  // of one slot
     int64_t expert_count = 0;
-    int64_t slot_count = 0;                       // that have memory
+    int64_t slot_count = 0;                       // that have memory, but for stranded ones
     std::array<int64_t, slot_purposes> counts{};  // of slots
     std::vector<int64_t> layer_held;              // slots of each layer's residents
     VictimQueue victims{0, 0};                    // slots, as below
@@ -152,6 +165,7 @@ class ExpertSlots {
   int32_t take_for_passing(SizeClass& size_class, int32_t layer);
   int32_t take_for_guess(SizeClass& size_class);
   int32_t take_for_warming(SizeClass& size_class);
+  void put(int32_t slot, int32_t expert, SlotPurpose purpose);
   void begin_purpose(int32_t slot, SlotPurpose purpose);
   void end_purpose(int32_t slot);
   void set_purpose(int32_t slot, SlotPurpose purpose);

@@ -87,6 +87,9 @@ class BlockReader {
   virtual int64_t outstanding() const = 0;
   // Of what disks were asked for, that which was first.
   virtual std::optional<PendingRead> oldest_pending() const { return std::nullopt; }
+  // Reads that hang on one of several disks and would come from another if they were submitted once
+  // more, with a target and a tag of their own: into the first target the disk may write yet.
+  virtual std::vector<uint64_t> stranded() const { return {}; }
   virtual ReadCounters counters() const { return {}; }
   // What happened to disks since the last call, each a line for the log.
   virtual std::vector<std::string> take_events() { return {}; }

@@ -118,23 +118,44 @@ void ReplicaSet::leave_out_hanging() {
   for (size_t i = 0; i < disks_.size(); ++i) {
     Disk& disk = disks_[i];
     if (!disk.is_in_use) continue;
-    const std::optional<PendingRead> oldest = disk.copy.reader->oldest_pending();
-    if (!oldest || !oldest->hangs(now_ns)) continue;
+    const std::optional<PendingRead> read = hanging_read(disk);
+    if (!read) continue;
     leave_out(disk, error(ErrorKind::io, "{}: read of {} bytes at {}: no answer for {} s",
-                          oldest->path, oldest->bytes, oldest->offset, oldest->seconds(now_ns)));
+                          read->path, read->bytes, read->offset, read->seconds(now_ns)));
     take_back_parts(i);
   }
+}
+
+std::optional<PendingRead> ReplicaSet::hanging_read(const Disk& disk) const {
+  if (!disk.copy.reader) return std::nullopt;
+  std::optional<PendingRead> oldest = disk.copy.reader->oldest_pending();
+  return oldest && oldest->hangs(clock_.now_ns()) ? std::move(oldest) : std::nullopt;
+}
+
+// A disk in use has it: not the one that hangs.
+bool ReplicaSet::has_other(const Read& read) const {
+  const std::vector<size_t> disks = disks_for(read);
+  return !disks.empty() && disks_[disks.front()].is_in_use;
 }
 
 // What a disk was not asked for yet is read from others where they have it. The rest keeps its
 // place in memory until the disk answers.
 void ReplicaSet::take_back_parts(size_t index) {
   for (const auto& [part_tag, part] : parts_) {
-    if (part.share.disk != index) continue;
-    const std::vector<size_t> disks = disks_for(reads_.at(part.tag));
-    if (disks.empty() || !disks_[disks.front()].is_in_use) continue;
+    if (part.share.disk != index || !has_other(reads_.at(part.tag))) continue;
     disks_[index].copy.reader->cancel(part_tag);
   }
+}
+
+std::vector<uint64_t> ReplicaSet::stranded() const {
+  std::vector<uint64_t> tags;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i].is_in_use || !hanging_read(disks_[i])) continue;
+    for (const auto& [part_tag, part] : parts_) {
+      if (part.share.disk == i && has_other(reads_.at(part.tag))) tags.push_back(part.tag);
+    }
+  }
+  return tags;
 }
 
 bool ReplicaSet::has(const Disk& disk, const ReadRequest& request) const {

@@ -1,7 +1,7 @@
 // Several disks with copies of the experts, read as one: each request is split over the disks that
 // have it, so that all are done at the same time by what they were measured to give. A disk that
 // fails costs no request: its part is read from another, it is left out, and tried again later. One
-// that hangs is left out too, and only what it has begun is waited for.
+// that hangs is left out too, and what it has begun is said to be stranded.
 // Nor does a damaged copy of an expert, as long as one disk has it right: a re-read takes the whole
 // from one disk after the other, checking each, and what was found wrong is not read again. Whom
 // the checksum of a mixture accuses is not known: its disks are suspects until a whole read, of
@@ -62,6 +62,7 @@ class ReplicaSet : public BlockReader {
   std::optional<ReadCompletion> poll() override;
   int64_t outstanding() const override { return outstanding_; }
   std::optional<PendingRead> oldest_pending() const override;
+  std::vector<uint64_t> stranded() const override;
   ReadCounters counters() const override;
   std::vector<std::string> take_events() override;
   std::vector<DiskStatus> disks() const override;
@@ -103,6 +104,8 @@ class ReplicaSet : public BlockReader {
   void retry_disks();
   void leave_out(Disk& disk, const Error& cause);
   void pause(Disk& disk);
+  std::optional<PendingRead> hanging_read(const Disk& disk) const;
+  bool has_other(const Read& read) const;
   void leave_out_hanging();
   void take_back_parts(size_t disk);
   bool has(const Disk& disk, const ReadRequest& request) const;

@@ -508,6 +508,7 @@ TEST(ExpertCache, every_step_ends_whatever_happened_before_it) {
     const auto below = [&](int64_t bound) { return static_cast<int32_t>(random() % bound); };
     const int64_t slots = 2 + below(63);
     Rig rig(layers * experts, slots, seed, seed % 4 == 0 ? 0.2 : 0);
+    rig.reader.hang_share = seed % 3 == 0 ? 0.1 : 0;
     rig.cache.allow_read_ahead(seed % 8 != 1);
     std::vector<int32_t> warm(layers * experts);
     std::iota(warm.begin(), warm.end(), 0);
@@ -603,6 +604,57 @@ TEST(ExpertCache, while_a_disk_hangs_whoever_asked_is_told_every_time_and_at_the
   rig.reader.slices_to_hang = 3;
   rig.run({1, 2});
   EXPECT_EQ(calls, 4);
+}
+
+TEST(ExpertCache, what_hangs_on_one_disk_is_read_from_another_into_another_slot) {
+  for (uint32_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rig rig(16, 8, seed);
+    rig.reader.hangs_forever = true;
+    rig.reader.hang_share = 1;
+    rig.begin_step({0});
+    ASSERT_TRUE(rig.cache.start_load(0));
+    rig.reader.hang_share = 0;
+    const ExpertCache::Arrival arrival = rig.cache.wait_for_arrival();
+    ASSERT_TRUE(arrival.lease.ok());
+    for (const int32_t first : {1, 4, 7, 10}) rig.run({first, first + 1, first + 2, 0});
+    rig.expect_whole(0, arrival.lease.value());
+    EXPECT_EQ(rig.cache.resident_count(), 7);
+    EXPECT_EQ(rig.cache.resize(8 * expert_size), 8 * expert_size) << "it has its memory yet";
+    rig.reader.hangs_forever = false;
+    while (rig.reader.outstanding() > 0) rig.cache.warm_up();
+    rig.run({8, 9, 10, 11, 12, 13, 14, 0});
+    EXPECT_EQ(rig.cache.resident_count(), 8);
+    rig.expect_whole(0, arrival.lease.value());
+  }
+}
+
+TEST(ExpertCache, the_last_slots_are_not_left_to_a_disk_that_hangs) {
+  Rig rig(16, 4, 1);
+  rig.reader.hang_share = 1;
+  rig.begin_step({0, 1, 2, 3});
+  for (const int32_t expert : {0, 1, 2, 3}) ASSERT_TRUE(rig.cache.start_load(expert));
+  for (int i = 0; i < 4; ++i) {  // as long as the disk takes
+    const ExpertCache::Arrival arrival = rig.cache.wait_for_arrival();
+    ASSERT_TRUE(arrival.lease.ok());
+    rig.expect_whole(arrival.expert, arrival.lease.value());
+  }
+}
+
+TEST(ExpertCache, a_smaller_arena_counts_the_slots_that_a_disk_holds) {
+  Rig rig(16, 8, 1);
+  rig.reader.hangs_forever = true;
+  rig.reader.hang_share = 1;
+  rig.begin_step({0});
+  ASSERT_TRUE(rig.cache.start_load(0));
+  rig.reader.hang_share = 0;
+  ASSERT_TRUE(rig.cache.wait_for_arrival().lease.ok());
+  EXPECT_EQ(rig.cache.resize(4 * expert_size), 4 * expert_size);
+  EXPECT_EQ(rig.cache.slot_count(), 3) << "that may be used";
+  EXPECT_EQ(rig.cache.resize(0), 3 * expert_size) << "the floor beside it";
+  rig.reader.hangs_forever = false;
+  while (rig.reader.outstanding() > 0) rig.cache.warm_up();
+  EXPECT_EQ(rig.cache.resize(0), 2 * expert_size);
 }
 
 TEST(ExpertCache, a_disk_that_hangs_does_not_keep_the_one_who_warms_up) {

@@ -23,7 +23,12 @@ class FaultyReader : public BlockReader {
   void submit(const ReadRequest& request) override {
     for (const ReadRequest& other : waiting_) CHECK(other.tag != request.tag);
     std::fill_n(request.target, request.bytes, uint8_t{0xA5});
-    waiting_.push_back(request);
+    if (hang_share > 0 && share() < hang_share) {
+      hanging_.push_back({.request = request, .waits_left = static_cast<int64_t>(random_() % 20)});
+      ++hanging_count;
+    } else {
+      waiting_.push_back(request);
+    }
     submitted.push_back(request.offset);
   }
   void promote(uint64_t tag) override {
@@ -32,6 +37,7 @@ class FaultyReader : public BlockReader {
     }
   }
   void cancel(uint64_t tag) override {
+    for (Hanging& one : hanging_) one.is_cancelled |= one.request.tag == tag;
     const auto request = std::find_if(waiting_.begin(), waiting_.end(),
                                       [&](const ReadRequest& one) { return one.tag == tag; });
     if (request == waiting_.end() || share() < 0.5) return;  // under way already
@@ -39,29 +45,68 @@ class FaultyReader : public BlockReader {
     waiting_.erase(request);
   }
   int64_t outstanding() const override {
-    return static_cast<int64_t>(waiting_.size() + done_.size());
+    return static_cast<int64_t>(waiting_.size() + done_.size() + hanging_.size());
+  }
+  std::vector<uint64_t> stranded() const override {
+    std::vector<uint64_t> tags;
+    for (const Hanging& one : hanging_) tags.push_back(one.request.tag);
+    return tags;
   }
   ReadCounters counters() const override { return {.busy_ns = busy_ns}; }
   std::optional<ReadCompletion> poll() override {
     if (outstanding() == 0 || share() < silent_share) return std::nullopt;
-    return next();
+    return next_unless_it_hangs();
   }
   std::optional<ReadCompletion> wait_for(int64_t) override {
     if (slices_to_hang > 0) {
       --slices_to_hang;
       return std::nullopt;
     }
-    return next();
+    return next_unless_it_hangs();
   }
 
   std::vector<int64_t> submitted;  // offsets, in order
   int64_t checked_count = 0;       // reads that came and were hashed
   int64_t busy_ns = 0;
   int64_t slices_to_hang = 0;  // waits that end with nothing
-  double silent_share = 0.5;   // of polls: they find nothing though reads are under way
+  double hang_share = 0;       // of reads: they hang for some waits on one of several disks
+  int64_t hanging_count = 0;   // so far
+  bool hangs_forever = false;
+  double silent_share = 0.5;  // of polls: they find nothing though reads are under way
 
  private:
+  struct Hanging {
+    ReadRequest request;
+    int64_t waits_left = 0;
+    bool is_cancelled = false;
+  };
+
+  std::optional<ReadCompletion> next_unless_it_hangs() {
+    if (!hanging_.empty()) let_hang();
+    if (!hanging_.empty() && waiting_.empty() && done_.empty()) return std::nullopt;
+    return next();
+  }
+  // Time passes: the disk writes what it likes until it is done with the target.
+  void let_hang() {
+    CHECK(++waits_in_vain_ < 10'000);
+    for (size_t i = 0; i < hanging_.size();) {
+      Hanging& one = hanging_[i];
+      std::fill_n(one.request.target, one.request.bytes, uint8_t{0x5A});
+      if (hangs_forever || one.waits_left-- > 0) {
+        ++i;
+        continue;
+      }
+      if (one.is_cancelled) {
+        done_.push_back({one.request.tag, error(ErrorKind::cancelled, "read cancelled")});
+      } else {
+        waiting_.push_back(one.request);
+      }
+      hanging_.erase(hanging_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
   ReadCompletion next() {
+    waits_in_vain_ = 0;
     CHECK(outstanding() > 0);
     if (waiting_.empty() || (!done_.empty() && share() < 0.5)) {
       ReadCompletion completion = std::move(done_.front());
@@ -117,6 +162,8 @@ class FaultyReader : public BlockReader {
   const std::vector<uint8_t>& content_;
   std::vector<ReadRequest> waiting_;
   std::deque<ReadCompletion> done_;
+  std::vector<Hanging> hanging_;
+  int64_t waits_in_vain_ = 0;
   std::mt19937 random_;
   double fault_share_;
 };

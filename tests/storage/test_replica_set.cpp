@@ -288,6 +288,7 @@ TEST_F(ReplicaSetTest, a_disk_that_hangs_holds_up_only_what_it_has_begun) {
   std::memset(memory_.data(), 0x55, static_cast<size_t>(memory_.size_bytes()));
   for (int64_t expert = 0; expert < expert_count; ++expert) set->submit(request(expert));
   EXPECT_FALSE(set->wait_for(0)) << "b has a part of each";
+  EXPECT_TRUE(set->stranded().empty()) << "b may answer any time";
   clock_.advance_ms(PendingRead::hanging_ms);
   for (int64_t expert = 1; expert < expert_count; ++expert) {
     const ReadCompletion completion = set->wait();
@@ -296,6 +297,7 @@ TEST_F(ReplicaSetTest, a_disk_that_hangs_holds_up_only_what_it_has_begun) {
     EXPECT_TRUE(is_right(static_cast<int64_t>(completion.tag)));
   }
   EXPECT_FALSE(set->wait_for(0));
+  EXPECT_THAT(set->stranded(), testing::ElementsAre(0));
   EXPECT_THAT(set->take_events(),
               testing::ElementsAre(fmt::format(
                   "b/experts.safetensors: read of {} bytes at {}: no answer for 5 s; reading from "
@@ -312,6 +314,14 @@ TEST_F(ReplicaSetTest, a_disk_that_hangs_holds_up_only_what_it_has_begun) {
   EXPECT_EQ(set->disks()[1].counters.bytes, 0);
   EXPECT_TRUE(set->take_events().empty());
 
+  ReadRequest again = request(0);  // elsewhere, beside the one that hangs
+  again.tag = 100;
+  again.target = memory_.data() + expert_size;
+  set->submit(again);
+  EXPECT_EQ(set->wait().tag, 100U);
+  EXPECT_EQ(std::memcmp(again.target, content_.data(), expert_size), 0);
+  EXPECT_THAT(set->stranded(), testing::ElementsAre(0));
+
   hangs_ = false;
   EXPECT_EQ(set->wait().tag, 0U);
   EXPECT_TRUE(is_right(0));
@@ -326,6 +336,7 @@ TEST_F(ReplicaSetTest, what_only_a_disk_that_hangs_has_is_waited_for) {
   for (int64_t expert = 4; expert < expert_count; ++expert) set->submit(request(expert));
   clock_.advance_ms(PendingRead::hanging_ms);
   EXPECT_FALSE(set->wait_for(0));
+  EXPECT_TRUE(set->stranded().empty());
   EXPECT_EQ(set->take_events().size(), 1U);
   hangs_ = false;
   for (int64_t expert = 4; expert < expert_count; ++expert) {

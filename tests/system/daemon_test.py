@@ -464,6 +464,30 @@ class HangingDisk(unittest.TestCase):
         self.assertEqual(daemon.terminate(), 0, daemon.read_log())
 
 
+    def test_of_a_mirror_stops_nobody(self):
+        mirror = os.path.join(Daemon(self).folder, "mirror")
+        shutil.copytree(MINI, mirror)
+        daemon = self.start(mirror, "--mirror", mirror)
+        client, other = daemon.connect(), daemon.connect()
+        client.submit(1, "The hummingbird", 40)
+        read = self.wait_for_hang(other)
+        self.assertTrue(read["file"].startswith(mirror), read)
+        answer, last = client.answer()
+        self.assertEqual(last[0], "DONE")
+        client.submit(2, "The hummingbird", 40)
+        self.assertEqual(client.answer()[0], answer)
+        self.assertTrue(os.path.exists(self.flag))
+        disks = {disk["folder"]: disk for disk in status_of(other)["engine"]["disks"]}
+        self.assertEqual(disks[mirror]["state"], "left out")
+        self.assertRegex(daemon.read_log(), re.escape(mirror) + r"/experts-\S+ read of \d+ bytes at "
+                         r"\d+: no answer for \d s; reading from the other disks, ")
+        os.unlink(self.flag)
+        wait_until(lambda: "hanging_read" not in status_of(other)["engine"], "the mirror to answer")
+        client.submit(3, "The hummingbird", 40)
+        self.assertEqual(client.answer()[0], answer)
+        self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+
+
 class Requests(unittest.TestCase):
     def test_sigterm_lets_a_running_request_end(self):
         daemon = Daemon(self).start_ready()
