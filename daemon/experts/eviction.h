@@ -11,11 +11,11 @@
 
 namespace glmd {
 
-// The half-life, in tokens, that an arena of this share of all experts does best with: the larger it
-// is, the longer ago a use may lie that still says what comes back. A small one lives from the last
-// few tokens. Longer half-lives gain up to 2 points where one text goes on for thousands of tokens
-// and lose up to 4 where another begins every hundred (`glmd-replay` compares, at any size, with
-// LRU, LFU and the optimum).
+// The half-life, in tokens, that an arena of this share of all experts does best with: the larger
+// it is, the longer ago a use may lie that still says what comes back. A small one lives from the
+// last few tokens. Longer half-lives gain up to 2 points where one text goes on for thousands of
+// tokens and lose up to 4 where another begins every hundred (`glmd-replay` compares, at any size,
+// with LRU, LFU and the optimum).
 constexpr double half_life_tokens_for(double arena_share) {
   return std::max(2.0, 64 * (arena_share - 0.06));
 }
