@@ -12,9 +12,12 @@ namespace glmd {
 namespace {
 
 constexpr int64_t retry_pause_factor_max = 16;
-constexpr int64_t look_interval_ns = 1'000'000'000;        // for disks that hang
-constexpr int64_t measured_bytes_min = int64_t{16} << 20;  // for one look at a disk's rate
-constexpr double measured_weight = 0.25;                   // of the newest look
+constexpr int64_t look_interval_ns = 1'000'000'000;  // for disks that hang
+// Of one look at a disk's rate. Bytes count when they come, up to 16 segments of 2 MiB at once:
+// half of a look, and an eighth of the sums that weigh a look before by 3/4.
+constexpr int64_t measured_bytes_min = int64_t{64} << 20;
+constexpr int64_t measured_ns_min = 20'000'000;
+constexpr double earlier_weight = 0.75;
 
 ReadCounters sum(const ReadCounters& a, const ReadCounters& b) {
   return {a.bytes + b.bytes, a.busy_ns + b.busy_ns, a.failures + b.failures};
@@ -338,12 +341,11 @@ void ReplicaSet::measure(Disk& disk) {
   const ReadCounters now = disk.copy.reader->counters();
   const int64_t bytes = now.bytes - disk.measured.bytes;
   const int64_t busy_ns = now.busy_ns - disk.measured.busy_ns;
-  if (bytes < measured_bytes_min || busy_ns <= 0) return;
+  if (bytes < measured_bytes_min || busy_ns < measured_ns_min) return;
   disk.measured = now;
-  const double rate = static_cast<double>(bytes) / static_cast<double>(busy_ns);
-  disk.bytes_per_ns = disk.bytes_per_ns == 0
-                          ? rate
-                          : measured_weight * rate + (1 - measured_weight) * disk.bytes_per_ns;
+  disk.lately_bytes = earlier_weight * disk.lately_bytes + static_cast<double>(bytes);
+  disk.lately_ns = earlier_weight * disk.lately_ns + static_cast<double>(busy_ns);
+  disk.bytes_per_ns = disk.lately_bytes / disk.lately_ns;
 }
 
 void ReplicaSet::finish_part(uint64_t part_tag, Result<void> result) {

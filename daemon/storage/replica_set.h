@@ -75,8 +75,9 @@ class ReplicaSet : public BlockReader {
     ReplicaCopy copy = {};  // without a reader until it could be opened
     bool is_in_use = false;
     int64_t retry_at_ns = 0, retry_pause_ns = 0;
-    double bytes_per_ns = 0;            // 0: not measured yet
-    ReadCounters measured = {};         // of this reader, when the rate was last taken
+    double bytes_per_ns = 0;                 // 0: not measured yet
+    double lately_bytes = 0, lately_ns = 0;  // which it is the quotient of: the older, the less
+    ReadCounters measured = {};              // of this reader, when they were last added to
     ReadCounters past = {};             // of its earlier readers; failures also: copies found wrong
     std::set<Place> wrong_places = {};  // found since it was opened
   };

@@ -23,9 +23,17 @@ class ScriptedClock : public Clock {
   int64_t now_ns_ = 0;
 };
 
+class ScriptedReader : public BlockReader {
+ public:
+  void promote(uint64_t) override {}
+  void cancel(uint64_t) override {}
+  std::optional<ReadCompletion> wait_for(int64_t) override { return poll(); }
+  virtual int64_t next_ns() const = 0;  // when something is to be taken
+};
+
 // Serves its requests in order, each at the disk's speed when it begins; reads nothing. What is
 // wanted comes before look-ahead, as from every reader.
-class PacedReader : public BlockReader {
+class PacedReader : public ScriptedReader {
  public:
   PacedReader(const Clock& clock, const double& bytes_per_ns)
       : clock_(clock), bytes_per_ns_(bytes_per_ns) {}
@@ -36,9 +44,6 @@ class PacedReader : public BlockReader {
     free_at_ns_ += length_ns;
     reads_.push_back({request.tag, request.bytes, length_ns, free_at_ns_});
   }
-  void promote(uint64_t) override {}
-  void cancel(uint64_t) override {}
-  std::optional<ReadCompletion> wait_for(int64_t) override { return poll(); }
   std::optional<ReadCompletion> poll() override {
     if (next_ns() > clock_.now_ns()) return std::nullopt;
     const Read read = reads_.front();
@@ -49,8 +54,7 @@ class PacedReader : public BlockReader {
   }
   int64_t outstanding() const override { return std::ssize(reads_); }
   ReadCounters counters() const override { return counters_; }
-  // When the next read will be done.
-  int64_t next_ns() const {
+  int64_t next_ns() const override {
     return reads_.empty() ? std::numeric_limits<int64_t>::max() : reads_.front().done_ns;
   }
 
@@ -66,16 +70,85 @@ class PacedReader : public BlockReader {
   ReadCounters counters_;
 };
 
+// A disk whose completions come 16 segments at once, each of which is seen by itself: what it has
+// worked on is counted late, and then in no time.
+class BurstReader : public ScriptedReader {
+ public:
+  BurstReader(const Clock& clock, const double& bytes_per_ns)
+      : clock_(clock), bytes_per_ns_(bytes_per_ns) {}
+
+  void submit(const ReadRequest& request) override {
+    if (reads_.empty()) free_at_ns_ = clock_.now_ns();
+    reads_.push_back({request.tag, request.bytes});
+    for (int64_t begin = 0; begin < request.bytes; begin += segment_bytes) {
+      const int64_t bytes = std::min(segment_bytes, request.bytes - begin);
+      const auto length_ns = static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_ns_);
+      free_at_ns_ += length_ns;
+      segments_.push_back({bytes, length_ns, free_at_ns_});
+    }
+  }
+  std::optional<ReadCompletion> poll() override {
+    if (next_ns() > clock_.now_ns()) return std::nullopt;
+    const Segment segment = segments_.front();
+    segments_.pop_front();
+    burst_left_ = (burst_left_ == 0 ? burst_segments : burst_left_) - 1;
+    if (segments_.empty()) burst_left_ = 0;
+    counters_.bytes += segment.bytes;
+    done_busy_ns_ += segment.length_ns;
+    Read& read = reads_.front();
+    read.bytes_left -= segment.bytes;
+    if (read.bytes_left > 0) return std::nullopt;
+    const uint64_t tag = read.tag;
+    reads_.pop_front();
+    return ReadCompletion{.tag = tag, .result = {}};
+  }
+  int64_t outstanding() const override { return std::ssize(reads_); }
+  // Busy also with what has not been counted yet.
+  ReadCounters counters() const override {
+    ReadCounters counters = counters_;
+    counters.busy_ns = done_busy_ns_;
+    for (const Segment& segment : segments_) {
+      const int64_t begun_ns = segment.done_ns - segment.length_ns;
+      counters.busy_ns += std::clamp<int64_t>(clock_.now_ns() - begun_ns, 0, segment.length_ns);
+    }
+    return counters;
+  }
+  int64_t next_ns() const override {
+    if (segments_.empty()) return std::numeric_limits<int64_t>::max();
+    if (burst_left_ > 0) return clock_.now_ns();
+    return segments_[std::min<size_t>(burst_segments, segments_.size()) - 1].done_ns;
+  }
+
+ private:
+  static constexpr int64_t segment_bytes = int64_t{2} << 20;
+  static constexpr size_t burst_segments = 16;
+  struct Read {
+    uint64_t tag = 0;
+    int64_t bytes_left = 0;
+  };
+  struct Segment {
+    int64_t bytes = 0, length_ns = 0, done_ns = 0;
+  };
+  const Clock& clock_;
+  const double& bytes_per_ns_;
+  std::deque<Read> reads_;
+  std::deque<Segment> segments_;
+  size_t burst_left_ = 0;  // segments of a burst that has come
+  int64_t free_at_ns_ = 0, done_busy_ns_ = 0;
+  ReadCounters counters_;
+};
+
 class DiskShares : public testing::Test {
  protected:
   // Disks of so many bytes a nanosecond (GB/s).
+  template <typename Reader = PacedReader>
   void open(std::vector<double> speeds) {
     speeds_ = std::move(speeds);
     readers_.resize(speeds_.size());
     std::vector<ReplicaSource> sources;
     for (size_t i = 0; i < speeds_.size(); ++i) {
       sources.push_back({.name = "disk " + std::to_string(i), .open = [this, i](ReadSignal&) {
-                           auto reader = std::make_unique<PacedReader>(clock_, speeds_[i]);
+                           auto reader = std::make_unique<Reader>(clock_, speeds_[i]);
                            readers_[i] = reader.get();
                            ReplicaCopy copy;
                            copy.reader = std::move(reader);
@@ -103,7 +176,7 @@ class DiskShares : public testing::Test {
         continue;
       }
       int64_t next_ns = std::numeric_limits<int64_t>::max();
-      for (const PacedReader* reader : readers_) next_ns = std::min(next_ns, reader->next_ns());
+      for (const ScriptedReader* reader : readers_) next_ns = std::min(next_ns, reader->next_ns());
       clock_.advance_to(next_ns);
     }
     return clock_.now_ns() - begin_ns;
@@ -129,7 +202,7 @@ class DiskShares : public testing::Test {
   std::vector<double> speeds_;
   ScriptedClock clock_;
   std::unique_ptr<ReplicaSet> set_;  // refers to the clock and the speeds
-  std::vector<PacedReader*> readers_;
+  std::vector<ScriptedReader*> readers_;
   AlignedMemory memory_;
   uint64_t next_tag_ = 0;
 };
@@ -165,6 +238,19 @@ TEST_F(DiskShares, a_disk_far_slower_than_the_other_costs_little) {
   read(20, 2);
   const std::vector<double> shares = shares_of(100, 2, 0.05);
   EXPECT_GT(shares[0], 0.98);
+}
+
+// A burst is at most an eighth of what an estimate is made of.
+TEST_F(DiskShares, are_those_of_disks_that_complete_in_bursts_too) {
+  open<BurstReader>({3.5, 1.4});
+  read(60, 8);
+  for (int look = 0; look < 50; ++look) {
+    read(7, 8);
+    const std::vector<DiskStatus> disks = set_->disks();
+    EXPECT_NEAR(disks[0].bytes_per_second, 3.5e9, 3.5e9 / 8);
+    EXPECT_NEAR(disks[1].bytes_per_second, 1.4e9, 1.4e9 / 8);
+  }
+  EXPECT_NEAR(shares_of(200, 8, 0.1)[0], 3.5 / 4.9, 0.03);
 }
 
 }  // namespace
