@@ -75,22 +75,32 @@ ReplicaSet::ReplicaSet(std::vector<ReplicaSource> sources, const Clock& clock,
 ReplicaSet::~ReplicaSet() = default;
 
 Result<void> ReplicaSet::reopen(Disk& disk) {
+  disk.tried_at_ns = clock_.now_ns();
   ReplicaCopy copy = TRY(disk.source.open(signal_));
   disk.past = counters_of(disk);
   disk.copy = std::move(copy);
   disk.measured = {};
   disk.wrong_places.clear();
   disk.is_in_use = true;
+  const auto index = static_cast<size_t>(&disk - disks_.data());
+  std::erase_if(suspects_, [&](const auto& one) { return contains(one.second, index); });
   return {};
 }
 
-// A disk is tried again when its pause is over and nothing of it is under way any more.
+// To be opened anew: left out, or with copies that were wrong and may be others now.
+bool ReplicaSet::is_due(const Disk& disk) const {
+  return (!disk.is_in_use || !disk.wrong_places.empty()) && clock_.now_ns() >= disk.retry_at_ns;
+}
+
+// A disk is opened anew when its pause is over and nothing of it is under way any more. Where that
+// fails, what was right on it is read on.
 void ReplicaSet::retry_disks() {
   for (Disk& disk : disks_) {
-    if (disk.is_in_use || clock_.now_ns() < disk.retry_at_ns) continue;
+    if (!is_due(disk)) continue;
     if (disk.copy.reader && disk.copy.reader->outstanding() > 0) continue;
+    const char* what = disk.is_in_use ? "its wrong copies" : "this disk";
     if (reopen(disk).ok()) {
-      events_.push_back(fmt::format("{}: trying this disk again", disk.source.name));
+      events_.push_back(fmt::format("{}: trying {} again", disk.source.name, what));
     } else {
       pause(disk);
     }
@@ -98,20 +108,24 @@ void ReplicaSet::retry_disks() {
 }
 
 void ReplicaSet::pause(Disk& disk) {
-  disk.retry_at_ns = clock_.now_ns() + disk.retry_pause_ns;
-  disk.retry_pause_ns = std::min(2 * disk.retry_pause_ns,
-                                 retry_pause_factor_max * options_.retry_pause_ms * 1'000'000);
+  const int64_t now_ns = clock_.now_ns();
+  if (now_ns < disk.retry_at_ns) return;  // it is in one
+  const int64_t pause_ns = options_.retry_pause_ms * 1'000'000;
+  if (now_ns - disk.tried_at_ns >= disk.retry_pause_ns) disk.retry_pause_ns = pause_ns;
+  disk.retry_at_ns = now_ns + disk.retry_pause_ns;
+  disk.retry_pause_ns = std::min(2 * disk.retry_pause_ns, retry_pause_factor_max * pause_ns);
 }
 
 void ReplicaSet::leave_out(Disk& disk, const Error& cause) {
   if (!disk.is_in_use) return;
   disk.is_in_use = false;
+  pause(disk);
   // Most causes begin with the path themselves.
   const std::string& name = disk.source.name;
+  const int64_t left_ns = disk.retry_at_ns - clock_.now_ns();
   events_.push_back(fmt::format("{}{}; reading from the other disks, trying again in {} s",
                                 cause.message.starts_with(name) ? "" : name + ": ", cause.message,
-                                disk.retry_pause_ns / 1'000'000'000));
-  pause(disk);
+                                (left_ns + 999'999'999) / 1'000'000'000));
 }
 
 void ReplicaSet::leave_out_hanging() {
@@ -166,14 +180,14 @@ bool ReplicaSet::has(const Disk& disk, const ReadRequest& request) const {
   return !disk.copy.places || disk.copy.places->contains({request.file, request.offset});
 }
 
-// Those that have it and did not fail this read: those in use; else others; else, since nothing is
-// lost by it, those that had it wrong before.
+// Those that have it and did not fail this read: those in use; else those of them that are to be
+// opened anew; else others; else, since nothing is lost by it, those that had it wrong before.
 std::vector<size_t> ReplicaSet::disks_for(const Read& read) const {
-  std::array<std::vector<size_t>, 3> ranks;
+  std::array<std::vector<size_t>, 4> ranks;
   for (size_t i = 0; i < disks_.size(); ++i) {
     if (!has(disks_[i], read.request) || contains(read.failed_disks, i)) continue;
     const bool is_wrong = disks_[i].wrong_places.contains(place_of(read.request));
-    ranks[is_wrong ? 2 : disks_[i].is_in_use ? 0 : 1].push_back(i);
+    ranks[is_wrong ? 3 : !disks_[i].is_in_use ? 2 : is_due(disks_[i]) ? 1 : 0].push_back(i);
   }
   for (std::vector<size_t>& disks : ranks) {
     if (!disks.empty()) return std::move(disks);
@@ -355,7 +369,6 @@ void ReplicaSet::finish_part(uint64_t part_tag, Result<void> result) {
   std::erase(read.parts, part_tag);
   Disk& disk = disks_[part.share.disk];
   if (result.ok()) {
-    disk.retry_pause_ns = options_.retry_pause_ms * 1'000'000;
     read.shares.push_back(part.share);
   } else if (result.error().kind == ErrorKind::cancelled) {
     // Taken back from a disk that hangs, or else cancelled by the caller.
@@ -443,6 +456,7 @@ void ReplicaSet::call_wrong(size_t index, Place place) {
   if (!disk.wrong_places.insert(place).second) return;
   ++disk.past.failures;
   const size_t count = disk.wrong_places.size();
+  if (count == 1 && disk.is_in_use) pause(disk);
   if (!std::has_single_bit(count)) return;
   events_.push_back(fmt::format("{}: wrong bytes of {} expert{}, read from the other disks",
                                 disk.source.name, count, count == 1 ? "" : "s"));

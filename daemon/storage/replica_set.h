@@ -3,9 +3,10 @@
 // fails costs no request: its part is read from another, it is left out, and tried again later. One
 // that hangs is left out too, and what it has begun is said to be stranded.
 // Nor does a damaged copy of an expert, as long as one disk has it right: a re-read takes the whole
-// from one disk after the other, checking each, and what was found wrong is not read again. Whom
-// the checksum of a mixture accuses is not known: its disks are suspects until a whole read, of
-// this request or the next, leaves one. Thread: the compute thread's, like all block readers.
+// from one disk after the other, checking each, and what was found wrong is not read again until
+// its disk was opened anew, after the same pauses as one that fails: the files may be new ones.
+// Whom the checksum of a mixture accuses is not known: its disks are suspects until a whole read,
+// of this request or the next, leaves one. Thread: the compute thread's, like all block readers.
 #pragma once
 
 #include <functional>
@@ -36,14 +37,15 @@ struct ReplicaCopy {
 
 struct ReplicaSource {
   std::string name;  // for messages: the folder
-  // At the start, and again when a disk that failed is tried once more. The reader raises the
-  // signal with each completion.
+  // At the start, and again when a disk that failed, or had wrong copies, is tried once more. The
+  // reader raises the signal with each completion.
   std::function<Result<ReplicaCopy>(ReadSignal& signal)> open;
 };
 
 struct ReplicaOptions {
   int64_t share_bytes_min = int64_t{512} << 10;  // below it a second disk does not pay
-  int64_t retry_pause_ms = 30'000;               // doubled with each failure, up to 16 times
+  // Doubled, up to 16 times, with each failure of a disk that was not in order for so long before.
+  int64_t retry_pause_ms = 30'000;
 };
 
 class ReplicaSet : public BlockReader {
@@ -74,8 +76,9 @@ class ReplicaSet : public BlockReader {
     ReplicaSource source;
     ReplicaCopy copy = {};  // without a reader until it could be opened
     bool is_in_use = false;
-    int64_t retry_at_ns = 0, retry_pause_ns = 0;
-    double bytes_per_ns = 0;                 // 0: not measured yet
+    int64_t retry_at_ns = 0, retry_pause_ns = 0;  // of the next try; the pause of that after it
+    int64_t tried_at_ns = 0;                      // opened, or not
+    double bytes_per_ns = 0;                      // 0: not measured yet
     double lately_bytes = 0, lately_ns = 0;  // which it is the quotient of: the older, the less
     ReadCounters measured = {};              // of this reader, when they were last added to
     ReadCounters past = {};             // of its earlier readers; failures also: copies found wrong
@@ -107,6 +110,7 @@ class ReplicaSet : public BlockReader {
   void pause(Disk& disk);
   std::optional<PendingRead> hanging_read(const Disk& disk) const;
   bool has_other(const Read& read) const;
+  bool is_due(const Disk& disk) const;
   void leave_out_hanging();
   void take_back_parts(size_t disk);
   bool has(const Disk& disk, const ReadRequest& request) const;

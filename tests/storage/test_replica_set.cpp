@@ -117,10 +117,11 @@ class ReplicaSetTest : public testing::Test {
   }
 
   // It hangs while `hangs_`.
-  ReplicaSource hanging_source(const std::string& disk) {
-    return {.name = disk, .open = [this](ReadSignal&) -> Result<ReplicaCopy> {
+  ReplicaSource hanging_source(const std::string& disk) { return hanging_source(disk, content_); }
+  ReplicaSource hanging_source(const std::string& disk, const std::string& content) {
+    return {.name = disk, .open = [this, &content](ReadSignal&) -> Result<ReplicaCopy> {
               ReplicaCopy copy;
-              copy.reader = std::make_unique<HangingDisk>(content_, clock_, hangs_);
+              copy.reader = std::make_unique<HangingDisk>(content, clock_, hangs_);
               copy.file_of = {0};
               return copy;
             }};
@@ -491,6 +492,95 @@ TEST_F(ReplicaSetTest, a_disk_that_was_opened_again_is_trusted_again) {
   const int64_t before = set->disks()[1].counters.bytes;
   EXPECT_TRUE(read_checked(*set, 0).ok());
   EXPECT_GT(set->disks()[1].counters.bytes, before);
+}
+
+TEST_F(ReplicaSetTest, a_disk_with_wrong_copies_is_opened_anew_and_can_then_stand_for_the_other) {
+  const auto set = open({source("a"), source("b")});
+  test::write_text(path_of("b"), std::string(content_.size(), '\0'));
+  EXPECT_EQ(read_all_checked(*set), expert_count);
+  set->take_events();
+  ASSERT_EQ(::unlink(path_of("b").c_str()), 0);
+  test::write_text(path_of("b"), content_);  // staged anew: another file
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_TRUE(set->take_events().empty()) << "not yet";
+  clock_.advance_ms(1000);
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_THAT(set->take_events(), testing::ElementsAre("b: trying its wrong copies again"));
+  test::write_text(path_of("a"), "");
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_EQ(set->disks()[1].counters.failures, expert_count);
+}
+
+TEST_F(ReplicaSetTest, a_disk_that_stays_wrong_is_opened_anew_after_pauses_that_double) {
+  ReplicaSource wrong = source("b");
+  int64_t opens = 0;
+  wrong.open = [&opens, open = wrong.open](ReadSignal& signal) {
+    ++opens;
+    return open(signal);
+  };
+  const auto set = open({source("a"), wrong});
+  damage("b", 0, expert_blocks - 1);
+  std::vector<int64_t> seconds;  // of each try
+  for (int64_t second = 0; second < 70; ++second) {
+    const int64_t before = opens;
+    read_all_checked(*set);
+    if (opens > before) seconds.push_back(second);
+    clock_.advance_ms(1000);
+  }
+  EXPECT_THAT(seconds, testing::ElementsAre(1, 3, 7, 15, 31, 47, 63));
+  damage("b", 0, expert_blocks - 1);  // mended; and in order for long enough
+  for (const int64_t pause_ms : {16'000, 16'000}) {
+    clock_.advance_ms(pause_ms);
+    read_all_checked(*set);
+  }
+  set->take_events();
+  damage("b", 0, expert_blocks - 1);
+  read_all_checked(*set);
+  clock_.advance_ms(1000);
+  read_all_checked(*set);
+  EXPECT_THAT(set->take_events(),
+              testing::ElementsAre("b: wrong bytes of 1 expert, read from the other disks",
+                                   "b: trying its wrong copies again",
+                                   "b: wrong bytes of 1 expert, read from the other disks"));
+}
+
+TEST_F(ReplicaSetTest, a_disk_with_wrong_copies_whose_folder_is_gone_gives_what_it_has_right) {
+  ReplicaSource wrong = source("b");
+  bool is_gone = false;
+  wrong.open = [&is_gone, open = wrong.open](ReadSignal& signal) -> Result<ReplicaCopy> {
+    if (is_gone) return error(ErrorKind::not_found, "b: not there");
+    return open(signal);
+  };
+  const auto set = open({source("a"), wrong});
+  damage("b", 0, expert_blocks - 1);
+  EXPECT_EQ(read_all_checked(*set), 1);
+  set->take_events();
+  is_gone = true;
+  clock_.advance_ms(1000);
+  const int64_t before = set->disks()[1].counters.bytes;
+  EXPECT_EQ(read_all_checked(*set), 0);
+  EXPECT_GT(set->disks()[1].counters.bytes, before);
+  EXPECT_TRUE(set->take_events().empty());
+}
+
+TEST_F(ReplicaSetTest, a_disk_is_not_opened_anew_while_any_of_it_is_under_way) {
+  std::string spoilt = content_;
+  spoilt[expert_size - 1] ^= 1;
+  const auto set = open({source("a"), hanging_source("b", spoilt)});
+  EXPECT_FALSE(read_checked(*set, 0).ok());
+  EXPECT_TRUE(read_checked(*set, 0, true).ok());
+  set->take_events();
+  hangs_ = true;
+  set->submit(request(1));
+  clock_.advance_ms(1000);
+  set->submit(request(2));
+  EXPECT_EQ(set->wait().tag, 2U) << "nothing new goes to b";
+  EXPECT_TRUE(set->take_events().empty());
+  hangs_ = false;
+  EXPECT_EQ(set->wait().tag, 1U);
+  EXPECT_TRUE(is_right(1));
+  EXPECT_TRUE(read_checked(*set, 3).ok());
+  EXPECT_THAT(set->take_events(), testing::ElementsAre("b: trying its wrong copies again"));
 }
 
 // Places on one, two or all of the disks but one are damaged: which one is sound differs by expert.
