@@ -125,11 +125,12 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   return 0;
 }
 
-// --check: all that is wrong with places, a line each. The exit code.
+// --check: what the start would warn of and refuse of places, a line each. The exit code.
 Result<int> check(const Settings& settings, const Container& container, const MemoryPlan& plan) {
   const std::string found = TRY(check_model(container));
   const std::vector<Error> faults = check_places(settings, container);
   TRY(print(found + plan.to_text()));
+  for (const std::string& line : warn_of_mirrors(settings, container)) log_warning("{}", line);
   for (const Error& fault : faults) log_error("{}", fault.message);
   return faults.empty() ? 0 : exit_code(faults.front().kind);
 }

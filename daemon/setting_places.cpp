@@ -36,6 +36,15 @@ Result<void> check_trace(const std::string& path) {
   return check_trace_place(path);
 }
 
+std::vector<Result<Mirror>> open_mirrors(const Settings& settings, const Container& container) {
+  const std::span<const std::string> folders = settings.mirrors;
+  std::vector<Result<Mirror>> mirrors;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    mirrors.push_back(Mirror::open(folders[i], container, folders.first(i)));
+  }
+  return mirrors;
+}
+
 }  // namespace
 
 Result<void> check_written_folder(const std::string& path) {
@@ -56,12 +65,26 @@ std::vector<Error> check_places(const Settings& settings, const Container& conta
     add(check_written_folder(*settings.state_directory), "state-directory");
   }
   if (settings.trace_routing) add(check_trace(*settings.trace_routing), "trace-routing");
-  const std::span<const std::string> mirrors = settings.mirrors;
-  for (size_t i = 0; i < mirrors.size(); ++i) {
-    const Result<Mirror> mirror = Mirror::open(mirrors[i], container, mirrors.first(i));
-    if (!mirror.ok()) faults.push_back(with_context(mirror.error(), "mirrors"));
+  for (const Result<Mirror>& mirror : open_mirrors(settings, container)) {
+    const bool is_refused = !mirror.ok() && mirror.error().kind == ErrorKind::bad_input;
+    if (is_refused) faults.push_back(with_context(mirror.error(), "mirrors"));
   }
   return faults;
+}
+
+std::vector<std::string> warn_of_mirrors(const Settings& settings, const Container& container) {
+  std::vector<std::string> lines;
+  for (const Result<Mirror>& mirror : open_mirrors(settings, container)) {
+    if (mirror.ok()) {
+      const auto warning = same_device_warning(mirror.value().folder, container);
+      if (warning) lines.push_back("mirrors: " + *warning);
+    } else if (mirror.error().kind != ErrorKind::bad_input) {
+      lines.push_back(
+          fmt::format("mirrors: {}; glmd starts without it and tries it again while it serves",
+                      mirror.error().message));
+    }
+  }
+  return lines;
 }
 
 }  // namespace glmd

@@ -2,8 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "platform/file.h"
 #include "storage/manifest.h"
@@ -34,19 +34,87 @@ Result<MirrorManifest> read_either(const std::string& folder) {
                MirrorManifest::file_name);
 }
 
-// By device and inode, whatever names, links and mounts lead there.
-bool is_same_file(const std::string& a, const std::string& b) {
-  struct stat status_a {
-  }, status_b{};
-  if (::stat(a.c_str(), &status_a) != 0 || ::stat(b.c_str(), &status_b) != 0) return false;
-  return status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
+std::optional<struct stat> status_of(const std::string& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return status;
 }
 
-Result<void> refuse_same_file(const std::string& folder, const std::string& other,
-                              const std::string& name) {
-  if (!is_same_file(folder + "/" + name, other + "/" + name)) return {};
-  return error(ErrorKind::bad_input, "mirror {}: {}: wanted a copy, got the same file as in {}",
-               folder, name, other);
+// By device and inode, whatever names, links and mounts lead there.
+bool is_same_file(const std::string& a, const std::string& b) {
+  const auto status_a = status_of(a), status_b = status_of(b);
+  return status_a && status_b && status_a->st_dev == status_b->st_dev &&
+         status_a->st_ino == status_b->st_ino;
+}
+
+std::string name_of(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+std::vector<std::string> expert_files(const Container& container) {
+  std::set<int32_t> files;
+  for (const auto& [name, tensor] : container.tensors()) {
+    if (tensor.layout == TensorLayout::expert) files.insert(tensor.file);
+  }
+  std::vector<std::string> paths;
+  for (const int32_t file : files) paths.push_back(container.files()[static_cast<size_t>(file)]);
+  return paths;
+}
+
+Result<void> check_is_copy(const std::string& folder, const Container& container,
+                           std::span<const std::string> others) {
+  if (is_inside(folder, container)) {
+    return error(ErrorKind::bad_input, "mirror {}: wanted another place, got one inside {}", folder,
+                 container.folder());
+  }
+  std::vector<std::string> folders = {container.folder()};
+  folders.insert(folders.end(), others.begin(), others.end());
+  for (const std::string& path : expert_files(container)) {
+    const std::string name = name_of(path);
+    for (const std::string& other : folders) {
+      if (!is_same_file(folder + "/" + name, other + "/" + name)) continue;
+      return error(ErrorKind::bad_input, "mirror {}: {}: wanted a copy, got the same file as in {}",
+                   folder, name, other);
+    }
+  }
+  return {};
+}
+
+// What is malformed in a copy is damage.
+Error damaged(Error error) {
+  if (error.kind == ErrorKind::bad_input) error.kind = ErrorKind::corrupt;
+  return error;
+}
+
+// Which experts and files are there, by a manifest of this container.
+Result<Mirror> mirror_of(const MirrorManifest& manifest, const std::string& folder,
+                         const Container& container) {
+  Mirror mirror;
+  mirror.folder = folder;
+  mirror.file_of.assign(container.files().size(), -1);
+  for (const auto& [name, hash] : manifest.experts) {
+    const Tensor* tensor = container.find(name);
+    if (tensor == nullptr || tensor->layout != TensorLayout::expert || tensor->hash != hash) {
+      return error(ErrorKind::corrupt, "mirror {}: {}: no expert of {} with this hash", folder,
+                   name, container.folder());
+    }
+    mirror.expert_places.emplace(tensor->file, tensor->offset);
+    mirror.file_of[static_cast<size_t>(tensor->file)] = 0;
+  }
+  for (size_t file = 0; file < mirror.file_of.size(); ++file) {
+    if (mirror.file_of[file] < 0) continue;
+    const std::string& original = container.files()[file];
+    const std::string path = folder + "/" + name_of(original);
+    const File wanted_file = TRY(File::open_read_only(original));
+    const File got_file = TRY(File::open_read_only(path));
+    const int64_t wanted = TRY(wanted_file.size_bytes()), got = TRY(got_file.size_bytes());
+    if (got != wanted) {
+      return error(ErrorKind::corrupt, "{}: size: wanted {} bytes, got {}", path, wanted, got);
+    }
+    mirror.file_of[file] = static_cast<int32_t>(mirror.paths.size());
+    mirror.paths.push_back(path);
+  }
+  return mirror;
 }
 
 }  // namespace
@@ -94,40 +162,39 @@ Result<MirrorManifest> MirrorManifest::read(const std::string& folder) {
 
 Result<Mirror> Mirror::open(const std::string& folder, const Container& container,
                             std::span<const std::string> others) {
-  const MirrorManifest manifest = TRY(read_either(folder));
-  if (manifest.identity != container.identity()) {
+  TRY(check_is_copy(folder, container, others));
+  const Result<MirrorManifest> manifest = read_either(folder);
+  if (!manifest.ok()) return damaged(manifest.error());
+  if (manifest.value().identity != container.identity()) {
     return error(ErrorKind::bad_input, "mirror {}: identity: wanted {:016x} (of {}), got {:016x}",
-                 folder, container.identity(), container.folder(), manifest.identity);
+                 folder, container.identity(), container.folder(), manifest.value().identity);
   }
-  Mirror mirror;
-  mirror.folder = folder;
-  mirror.file_of.assign(container.files().size(), -1);
-  for (const auto& [name, hash] : manifest.experts) {
-    const Tensor* tensor = container.find(name);
-    if (tensor == nullptr || tensor->layout != TensorLayout::expert || tensor->hash != hash) {
-      return error(ErrorKind::bad_input, "mirror {}: {}: no expert of {} with this hash", folder,
-                   name, container.folder());
-    }
-    mirror.expert_places.emplace(tensor->file, tensor->offset);
-    mirror.file_of[static_cast<size_t>(tensor->file)] = 0;
-  }
-  for (size_t file = 0; file < mirror.file_of.size(); ++file) {
-    if (mirror.file_of[file] < 0) continue;
-    const std::string& original = container.files()[file];
-    const std::string name = std::filesystem::path(original).filename().string();
-    TRY(refuse_same_file(folder, container.folder(), name));
-    for (const std::string& other : others) TRY(refuse_same_file(folder, other, name));
-    const std::string path = folder + "/" + name;
-    const File wanted_file = TRY(File::open_read_only(original));
-    const File got_file = TRY(File::open_read_only(path));
-    const int64_t wanted = TRY(wanted_file.size_bytes()), got = TRY(got_file.size_bytes());
-    if (got != wanted) {
-      return error(ErrorKind::bad_input, "{}: size: wanted {} bytes, got {}", path, wanted, got);
-    }
-    mirror.file_of[file] = static_cast<int32_t>(mirror.paths.size());
-    mirror.paths.push_back(path);
-  }
+  Result<Mirror> mirror = mirror_of(manifest.value(), folder, container);
+  if (!mirror.ok()) return damaged(mirror.error());
   return mirror;
+}
+
+bool is_inside(const std::string& folder, const Container& container) {
+  std::error_code failure;
+  const auto outer = std::filesystem::canonical(container.folder(), failure);
+  if (failure) return false;
+  const auto inner = std::filesystem::weakly_canonical(folder, failure);
+  if (failure || inner == outer) return false;
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+std::optional<std::string> same_device_warning(const std::string& folder,
+                                               const Container& container) {
+  for (const std::string& path : expert_files(container)) {
+    const auto original = status_of(path);
+    auto copy = status_of(folder + "/" + name_of(path));
+    if (!copy) copy = status_of(folder);
+    if (!copy) copy = status_of(parent_folder(folder));
+    if (!original || !copy || original->st_dev != copy->st_dev) continue;
+    return fmt::format("mirror {}: on the device of {}, which gives no more for a second copy",
+                       folder, container.folder());
+  }
+  return std::nullopt;
 }
 
 }  // namespace glmd

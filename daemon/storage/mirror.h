@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -36,10 +37,20 @@ struct Mirror {
   std::vector<int32_t> file_of;    // container's file -> index in `paths`, or -1
   std::set<std::pair<int32_t, int64_t>> expert_places;  // container's file and offset
 
-  // Refuses, with `bad_input`, what is not of this container, and what is no copy: files that are
-  // the container's own or those of `others`, folders that are read already.
+  // What is set wrongly is `bad_input`: a mirror of another container, one inside the container's
+  // folder, and what is no copy: files that are the container's own or those of `others`, folders
+  // that are read already. What may be mended where it lies is anything else: damage is `corrupt`,
+  // what is not there `not_found`, and what the disk says.
   static Result<Mirror> open(const std::string& folder, const Container& container,
                              std::span<const std::string> others = {});
 };
+
+// Below the container's folder, whatever links lead there. Also for a folder still to be made.
+bool is_inside(const std::string& folder, const Container& container);
+
+// Where copies in `folder`, there or still to be made, lie with the container's experts on one
+// device: a line for people.
+std::optional<std::string> same_device_warning(const std::string& folder,
+                                               const Container& container);
 
 }  // namespace glmd

@@ -53,7 +53,10 @@ Result<std::unique_ptr<ReplicaSet>> ReplicaSet::open(std::vector<ReplicaSource> 
   for (size_t i = 0; i < set->disks_.size(); ++i) {
     Disk& disk = set->disks_[i];
     Result<void> opened = set->reopen(disk);
-    if (opened.ok()) continue;
+    if (opened.ok()) {
+      if (disk.source.warning) set->events_.push_back(*disk.source.warning);
+      continue;
+    }
     if (i == 0 || opened.error().kind == ErrorKind::bad_input) return std::move(opened).error();
     set->leave_out(disk, opened.error());
   }
@@ -545,7 +548,8 @@ ReplicaSource source_of(const std::string& folder, const Container& container,
             copy.file_of = std::move(mirror.file_of);
             copy.places = std::move(mirror.expert_places);
             return copy;
-          }};
+          },
+          .warning = same_device_warning(folder, container)};
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct ReplicaSource {
   // At the start, and again when a disk that failed, or had wrong copies, is tried once more. The
   // reader raises the signal with each completion.
   std::function<Result<ReplicaCopy>(ReadSignal& signal)> open;
+  std::optional<std::string> warning = {};  // an event of the start, where it opens
 };
 
 struct ReplicaOptions {
@@ -50,8 +51,8 @@ struct ReplicaOptions {
 
 class ReplicaSet : public BlockReader {
  public:
-  // The first source must open. Another one that is not there is left out for now, which is an
-  // event; one that is wrong (`bad_input`) is an error.
+  // The first source must open. Another one that is damaged or not there is left out for now, which
+  // is an event; one that is set wrongly (`bad_input`) is an error.
   static Result<std::unique_ptr<ReplicaSet>> open(std::vector<ReplicaSource> sources,
                                                   const Clock& clock,
                                                   const ReplicaOptions& options = {});

@@ -13,7 +13,9 @@
 namespace glmd {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -69,9 +71,30 @@ TEST_F(Places, all_that_is_not_there_is_named) {
   settings_.mirrors = {"/nonexistent"};
   EXPECT_THAT(faults(), ElementsAre("socket: /nonexistent: No such file or directory",
                                     "state-directory: /nonexistent: No such file or directory",
-                                    "trace-routing: /nonexistent: No such file or directory",
-                                    StartsWith("mirrors: /nonexistent: no mirror")));
-  EXPECT_EQ(exit_code(Mirror::open("/nonexistent", container_).error().kind), 66);
+                                    "trace-routing: /nonexistent: No such file or directory"));
+}
+
+// As the start does: what of mirrors can be mended is no reason not to serve.
+TEST_F(Places, mirrors_that_are_damaged_or_not_there_are_warned_of) {
+  const std::string copy = folder_ / "copy", cut = folder_ / "cut";
+  std::filesystem::copy(embedded_model, copy);
+  std::filesystem::copy(embedded_model, cut);
+  std::filesystem::resize_file(cut + "/experts-001.safetensors", 4096);
+  settings_.mirrors = {copy, cut, "/nonexistent", embedded_model};
+  EXPECT_THAT(faults(), ElementsAre(StartsWith("mirrors: mirror " + embedded_model)));
+  const std::vector<std::string> lines = warn_of_mirrors(settings_, container_);
+  ASSERT_GE(lines.size(), 2U);
+  const std::string left_out = "; glmd starts without it and tries it again while it serves";
+  EXPECT_THAT(lines[lines.size() - 2],
+              AllOf(StartsWith("mirrors: " + cut + "/experts-001.safetensors: size: wanted"),
+                    EndsWith(left_out)));
+  EXPECT_THAT(lines.back(),
+              AllOf(StartsWith("mirrors: /nonexistent: no mirror"), EndsWith(left_out)));
+  struct stat here {
+  }, there{};
+  ASSERT_EQ(::stat(copy.c_str(), &here), 0);
+  ASSERT_EQ(::stat(embedded_model.c_str(), &there), 0);
+  EXPECT_EQ(lines.size(), here.st_dev == there.st_dev ? 3U : 2U) << "or on another device";
 }
 
 TEST_F(Places, what_is_something_else_is_told) {

@@ -59,6 +59,11 @@ class MirrorTest : public testing::Test {
     }
   }
 
+  std::string same_device(const std::string& name) {
+    return "mirror " + (folder_ / name) + ": on the device of " + container_->folder() +
+           ", which gives no more for a second copy";
+  }
+
   test::TemporaryFolder folder_;
   std::optional<Container> container_;
 };
@@ -69,7 +74,7 @@ TEST_F(MirrorTest, a_partial_mirror_is_sound_and_read_with_the_container) {
   EXPECT_EQ(Mirror::open(folder_ / "m", *container_).value().expert_places.size(), 3U);
   OpenedReader opened = open_expert_reader(*container_, {folder_ / "m"}, {}).value();
   expect_right_bytes(*opened.reader);
-  EXPECT_TRUE(opened.reader->take_events().empty());
+  EXPECT_THAT(opened.reader->take_events(), testing::ElementsAre(same_device("m")));
   EXPECT_GT(opened.reader->disks()[1].counters.bytes, 0);
 }
 
@@ -87,7 +92,8 @@ TEST_F(MirrorTest, a_mirror_deleted_under_the_reader_is_survived) {
     std::filesystem::resize_file(entry.path(), 0);
   }
   expect_right_bytes(*opened.reader);
-  EXPECT_EQ(opened.reader->take_events().size(), 1U);
+  EXPECT_THAT(opened.reader->take_events(),
+              testing::ElementsAre(same_device("m"), testing::HasSubstr("the file is short")));
 }
 
 TEST_F(MirrorTest, of_another_container_it_is_refused_with_both_identities) {
@@ -100,6 +106,57 @@ TEST_F(MirrorTest, of_another_container_it_is_refused_with_both_identities) {
   EXPECT_THAT(opened.error().message,
               testing::AllOf(testing::HasSubstr(hash_text(manifest.identity)),
                              testing::HasSubstr(hash_text(container_->identity()))));
+}
+
+// Each folder has whole copies of the experts, spoilt as told.
+TEST_F(MirrorTest, a_damaged_copy_is_left_out_at_the_start_and_one_that_is_set_wrongly_refused) {
+  const auto kind_of = [&](const std::string& folder) {
+    const Result<Mirror> mirror = Mirror::open(folder, *container_);
+    const auto opened = open_expert_reader(*container_, {folder}, {});
+    EXPECT_FALSE(mirror.ok());
+    const bool is_refused = mirror.error().kind == ErrorKind::bad_input;
+    EXPECT_EQ(opened.ok(), !is_refused);
+    if (!opened.ok()) return mirror.error().kind;
+    EXPECT_THAT(
+        opened.value().reader->take_events(),
+        testing::ElementsAre(testing::HasSubstr(
+            mirror.error().message + "; reading from the other disks, trying again in 30 s")));
+    expect_right_bytes(*opened.value().reader);
+    return mirror.error().kind;
+  };
+  const std::string m = folder_ / "m", copy = folder_ / "copy";
+  ASSERT_TRUE(stage(whole()).ok());
+  const std::string sound = test::read_text(m + "/mirror.json");
+  for (const std::string& text : {std::string(), sound.substr(0, sound.size() / 2),
+                                  std::string("[]"), std::string(sound.size(), '\0')}) {
+    test::write_text(m + "/mirror.json", text);
+    EXPECT_EQ(kind_of(m), ErrorKind::corrupt);
+  }
+  MirrorManifest manifest = MirrorManifest::parse(parse_json(sound, "").value(), "").value();
+  manifest.experts.begin()->second ^= 1;
+  test::write_text(m + "/mirror.json", manifest.to_json().to_string());
+  EXPECT_EQ(kind_of(m), ErrorKind::corrupt);
+  test::write_text(m + "/mirror.json", sound);
+  const std::string name = "/experts-001.safetensors", path = m + name;
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  EXPECT_EQ(kind_of(m), ErrorKind::corrupt);
+  std::filesystem::remove(path);
+  EXPECT_EQ(kind_of(m), ErrorKind::not_found);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(kind_of(m), ErrorKind::corrupt);
+
+  std::filesystem::copy(folder_ / "c", copy);
+  test::write_text(copy + "/glmd.json", "");
+  EXPECT_EQ(kind_of(copy), ErrorKind::corrupt);
+  EXPECT_EQ(kind_of(folder_ / "nowhere"), ErrorKind::not_found);
+
+  EXPECT_EQ(kind_of(folder_ / "c"), ErrorKind::bad_input);
+  std::filesystem::remove(path);
+  std::filesystem::create_hard_link((folder_ / "c") + name, path);
+  test::write_text(m + "/mirror.json", "");
+  EXPECT_EQ(kind_of(m), ErrorKind::bad_input) << "damaged, but set wrongly too";
+  std::filesystem::copy(copy, folder_ / "c/copy");
+  EXPECT_EQ(kind_of(folder_ / "c/copy"), ErrorKind::bad_input);
 }
 
 TEST_F(MirrorTest, a_wrong_manifest_is_told_in_one_line) {
@@ -313,6 +370,9 @@ TEST_F(MirrorProgram, plan_refuses_what_stage_refuses_in_the_same_line) {
   both_refuse("c m --bytes 0 --reserve 0", 74, "m: no expert fits");
   both_refuse("c m --reserve 99999T", 74, "m: no expert fits");
   both_refuse("c c", 64, "c: exists already");
+  both_refuse("c c/m --reserve 0", 64, "c/m: wanted a place on another disk, got one inside c\n");
+  std::filesystem::create_directory_symlink(folder_ / "c", folder_ / "link");
+  both_refuse("c link/m --reserve 0", 64, "link/m: wanted a place on another disk");
   both_refuse("c nonexistent/m", 74, "nonexistent");
   both_refuse("c /proc/m --reserve 0", 74, "/proc/m");
   test::write_text(folder_ / "file.partial", "x");
@@ -321,6 +381,23 @@ TEST_F(MirrorProgram, plan_refuses_what_stage_refuses_in_the_same_line) {
   test::write_text(folder_ / "other.partial/notes", "x");
   both_refuse("c other --reserve 0", 64, "other.partial: exists, not touched: files of others");
   EXPECT_EQ(run("plan c m --reserve 0"), 0) << said_;
+}
+
+TEST_F(MirrorProgram, a_place_on_the_containers_device_is_warned_of) {
+  const std::string warning =
+      "glmd-mirror: warning: mirror m: on the device of c, which gives no more for a second copy\n";
+  for (const std::string command : {"plan", "stage"}) {
+    EXPECT_EQ(run(command + " c m --reserve 0"), 0) << said_;
+    EXPECT_THAT(said_, testing::StartsWith(warning));
+  }
+  struct stat here {
+  }, there{};
+  ASSERT_EQ(::stat((folder_ / ".").c_str(), &here), 0);
+  if (::stat("/dev/shm", &there) != 0 || here.st_dev == there.st_dev) GTEST_SKIP();
+  const std::string other =
+      "/dev/shm/" + std::filesystem::path(folder_ / ".").parent_path().filename().string();
+  EXPECT_EQ(run("plan c " + other + " --reserve 0"), 0) << said_;
+  EXPECT_THAT(said_, testing::StartsWith(other + ": "));
 }
 
 TEST_F(MirrorProgram, a_model_without_experts_has_none_to_copy) {

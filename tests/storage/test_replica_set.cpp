@@ -283,6 +283,23 @@ TEST_F(ReplicaSetTest, a_disk_missing_at_the_start_is_left_out_until_it_is_there
   EXPECT_GT(set->disks()[1].counters.bytes, 0);
 }
 
+TEST_F(ReplicaSetTest, a_disk_damaged_at_the_start_is_left_out_until_it_is_mended) {
+  ReplicaSource damaged = source("b");
+  bool is_damaged = true;
+  damaged.open = [&is_damaged, open = damaged.open](ReadSignal& signal) -> Result<ReplicaCopy> {
+    if (is_damaged) return error(ErrorKind::corrupt, "b/mirror.json: not a JSON text");
+    return open(signal);
+  };
+  const auto set = open({source("a"), damaged});
+  EXPECT_THAT(set->take_events(),
+              testing::ElementsAre("b/mirror.json: not a JSON text; reading from the other disks, "
+                                   "trying again in 1 s"));
+  is_damaged = false;
+  clock_.advance_ms(1000);
+  read_all(*set);
+  EXPECT_GT(set->disks()[1].counters.bytes, 0);
+}
+
 TEST_F(ReplicaSetTest, a_disk_that_hangs_holds_up_only_what_it_has_begun) {
   const auto set = open({source("a"), hanging_source("b")});
   hangs_ = true;

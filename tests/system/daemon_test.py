@@ -397,6 +397,34 @@ class Mirrors(unittest.TestCase):
             self.assertNotIn(f"{MINI}: wrong", log)
             self.assertEqual(daemon.terminate(), 0)
 
+    def test_a_mirror_that_is_damaged_at_the_start_is_left_out_and_warned_of(self):
+        daemon = Daemon(self)
+        cut, torn = self.copy_of(daemon, "cut"), self.copy_of(daemon, "torn")
+        os.truncate(os.path.join(cut, "experts-001.safetensors"), 4096)
+        with open(os.path.join(torn, "mirror.json"), "wb"):
+            pass
+        mirrors = ["--mirror", cut, "--mirror", torn]
+        faults = (f"{cut}/experts-001.safetensors: size: wanted ", f"{torn}/mirror.json: ")
+        check = subprocess.run([GLMD, "--check", *mirrors], capture_output=True, text=True,
+                               timeout=LIMIT_S, check=False)
+        self.assertEqual(check.returncode, 0, check.stderr)
+        for fault in faults:
+            self.assertIn(f"glmd: mirrors: {fault}", check.stderr)
+        self.assertEqual(check.stderr.count("; glmd starts without it"), 2, check.stderr)
+        daemon.start_ready(*mirrors)
+        client = daemon.connect()
+        client.submit(1, "a", 4)
+        self.assertEqual(client.answer()[1][0], "DONE")
+        log = daemon.read_log()
+        for fault in faults:
+            self.assertEqual(log.count(fault), 1, log)
+        self.assertEqual(log.count("; reading from the other disks, trying again in 30 s, "
+                                   "continuing"), 2, log)
+        client.send("STATUS\n")
+        disks = json.loads(client.read()[1])["engine"]["disks"]
+        self.assertEqual([disk["state"] for disk in disks], ["in use", "left out", "left out"])
+        self.assertEqual(daemon.terminate(), 0)
+
     def test_what_is_no_copy_is_refused(self):
         daemon = Daemon(self)
         mirror = self.copy_of(daemon, "mirror")

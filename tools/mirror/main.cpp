@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "platform/counted.h"
+#include "storage/mirror.h"
 #include "tools/command_line.h"
 #include "tools/convert/container_folder.h"
 #include "tools/mirror/staging.h"
@@ -29,6 +30,8 @@ Result<MirrorPlan> plan_of(const Options& options, const Container& container) {
       TRY(mirror_bytes_available(container, options.folder, options.reserve_bytes));
   MirrorPlan plan = plan_mirror(TRY(order), std::min(options.bytes, available));
   TRY(check_staging(container, plan, options.folder, options.reserve_bytes));
+  const auto warning = same_device_warning(options.folder, container);
+  if (warning) print_text(stderr, "glmd-mirror: warning: {}\n", *warning);
   return plan;
 }
 

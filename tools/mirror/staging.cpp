@@ -188,6 +188,10 @@ Result<void> check_mirror_place(const Container& container, const std::string& f
   if (even_order(container).empty()) {
     return error(ErrorKind::bad_input, "{}: the model has no experts to copy", container.folder());
   }
+  if (is_inside(folder, container)) {
+    return error(ErrorKind::usage, "{}: wanted a place on another disk, got one inside {}", folder,
+                 container.folder());
+  }
   if (path_exists(folder)) {
     return error(ErrorKind::usage, "{}: exists already; remove it to stage it anew", folder);
   }

@@ -19,7 +19,8 @@ struct StageProgress {
 };
 
 // Whether a mirror of the container may be made there at all: the model has experts, the place is
-// free, and what lies beside it is a stage of this container or nothing. Changes nothing.
+// free and not in the container's folder, and what lies beside it is a stage of this container or
+// nothing. Changes nothing.
 Result<void> check_mirror_place(const Container& container, const std::string& folder);
 
 // What experts there may take: free space, and what an earlier run left, less the reserve.
