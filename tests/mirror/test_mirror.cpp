@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "experts/routing_trace.h"
+#include "experts/usage_history.h"
 #include "platform/aligned_memory.h"
 #include "platform/file.h"
 #include "storage/manifest.h"
@@ -21,6 +23,11 @@
 
 namespace glmd {
 namespace {
+
+void use(UsageHistory& history, int32_t layer, uint16_t expert) {
+  const uint32_t position = 0;
+  history.routed({.layer = layer, .positions = {&position, 1}, .experts = {&expert, 1}});
+}
 
 class MirrorTest : public testing::Test {
  protected:
@@ -435,16 +442,17 @@ TEST_F(MirrorProgram, on_a_full_disk_what_is_planned_is_staged) {
   const int64_t disk_bytes = half * even.back()->bytes + (96 << 10);
   const std::string script = fmt::format(
       "cd {} && mount -t tmpfs -o size={} none disk && cp -a --sparse=always m.partial disk/ && "
-      "for what in plan stage; do {}/bin/glmd-mirror $what big disk/m --reserve 0 --order order "
+      "for what in plan stage; do {}/bin/glmd-mirror $what big disk/m --reserve 0 --history uses "
       "2>err || {{ cat err; exit 1; }}; done; {}/bin/glmd-mirror verify big disk/m",
       folder_ / ".", disk_bytes, GLMD_BINARY_DIR, GLMD_BINARY_DIR);
   std::filesystem::create_directory(folder_ / "disk");
   test::write_text(folder_ / "script", script);
   // The draft layer's file comes last, and first in this order.
-  std::string order;
-  for (int64_t expert = 0; expert < half; ++expert)
-    order += fmt::format("{} {}\n", big.checkpoint().layers, expert);
-  test::write_text(folder_ / "order", order);
+  UsageHistory history(routing_shape(big));
+  for (int64_t expert = 0; expert < half; ++expert) {
+    use(history, static_cast<int32_t>(big.checkpoint().layers), static_cast<uint16_t>(expert));
+  }
+  ASSERT_TRUE(history.save(folder_ / "uses").ok());
   const int code = WEXITSTATUS(std::system(
       ("unshare -rm sh " + (folder_ / "script") + " >" + (folder_ / "said") + " 2>&1").c_str()));
   said_ = test::read_text(folder_ / "said");
@@ -458,7 +466,8 @@ TEST_F(MirrorProgram, on_a_full_disk_what_is_planned_is_staged) {
 TEST_F(MirrorProgram, exit_codes_are_those_of_the_manual) {
   EXPECT_EQ(run("stage c m --bytes 0 --reserve 0"), 74) << said_;
   EXPECT_EQ(run("stage c m --reserve 99999T"), 74) << said_;
-  EXPECT_EQ(run("stage c m --order nonexistent"), 66) << said_;
+  EXPECT_EQ(run("stage c m --history nonexistent"), 66) << said_;
+  EXPECT_EQ(run("stage c m --history c/config.json"), 65) << said_;
   EXPECT_EQ(run("stage nonexistent m"), 66) << said_;
   EXPECT_EQ(run("stage c/config.json/below m"), 66) << said_;
   EXPECT_EQ(run("stage c nonexistent/m"), 74) << said_;
@@ -468,16 +477,46 @@ TEST_F(MirrorProgram, exit_codes_are_those_of_the_manual) {
   EXPECT_FALSE(path_exists(folder_ / "m.partial"));
 }
 
-TEST_F(MirrorTest, the_plan_follows_the_order_and_the_bytes) {
-  const std::vector<const Tensor*> even = even_order(*container_);
-  test::write_text(folder_ / "order", "1 2\n");
-  const auto order = read_order(folder_ / "order", *container_).value();
-  EXPECT_EQ(order.size(), even.size());
-  EXPECT_EQ(order[0]->name, "layers.1.experts.2");
-  EXPECT_EQ(plan_mirror(order, order[0]->bytes).experts.size(), 1U);
-  test::write_text(folder_ / "order", "0 2\n");
-  EXPECT_THAT(read_order(folder_ / "order", *container_).error().message,
-              testing::HasSubstr("line 1"));
+TEST_F(MirrorTest, what_was_used_most_is_copied_first_as_far_as_the_bytes_go) {
+  UsageHistory history(routing_shape(*container_));
+  for (const auto& [layer, expert] : {std::pair{1, 3}, {2, 1}, {2, 1}}) {
+    use(history, layer, static_cast<uint16_t>(expert));
+  }
+  ASSERT_TRUE(history.save(folder_ / "uses").ok());
+  const std::vector<const Tensor*> order = order_of_use(folder_ / "uses", *container_).value();
+  std::vector<const Tensor*> rest = even_order(*container_);
+  ASSERT_EQ(order.size(), rest.size());
+  EXPECT_EQ(order[0]->name, "layers.2.experts.1");
+  EXPECT_EQ(order[1]->name, "layers.1.experts.3");
+  std::erase_if(rest, [&](const Tensor* one) { return one == order[0] || one == order[1]; });
+  EXPECT_TRUE(std::equal(rest.begin(), rest.end(), order.begin() + 2)) << "in even order";
+  const MirrorPlan plan = plan_mirror(order, order[0]->bytes);
+  ASSERT_EQ(plan.experts.size(), 1U);
+  EXPECT_EQ(plan.experts[0], order[0]);
+}
+
+TEST_F(MirrorTest, a_history_that_is_none_of_this_container_is_told) {
+  UsageHistory history(routing_shape(*container_));
+  use(history, 1, 0);
+  const std::string path = folder_ / "uses";
+  ASSERT_TRUE(history.save(path).ok());
+  const std::string sound = test::read_text(path);
+  const auto refuses = [&](const std::string& text, ErrorKind kind, const std::string& why) {
+    test::write_text(path, text);
+    const auto order = order_of_use(path, *container_);
+    ASSERT_FALSE(order.ok());
+    EXPECT_EQ(order.error().kind, kind);
+    EXPECT_THAT(order.error().message, testing::StartsWith(path + ": " + why));
+  };
+  std::string other = sound, flipped = sound;
+  other[24] ^= 1;  // the identity
+  flipped[40] ^= 1;
+  refuses(other, ErrorKind::bad_input, "of another model: wanted identity ");
+  refuses(flipped, ErrorKind::corrupt, "the checksum does not match");
+  refuses(sound.substr(0, sound.size() / 2), ErrorKind::corrupt, "size: wanted ");
+  refuses("", ErrorKind::corrupt, "the header is cut off");
+  refuses("1 2\n3 4\n", ErrorKind::bad_input, "exists and is no usage history");
+  EXPECT_EQ(order_of_use(folder_ / "nowhere", *container_).error().kind, ErrorKind::not_found);
 }
 
 }  // namespace

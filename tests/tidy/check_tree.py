@@ -38,6 +38,8 @@ ARROWS = {
     # What a bench and an evaluation may take is the daemon's arithmetic.
     "tools/bench": TOOLS_WITH_MEMORY,
     "tools/eval": TOOLS_WITH_MEMORY,
+    # The history of use is a file of the experts' folder.
+    "tools/mirror": TOOLS | {"daemon/experts"},
     "tools/replay": TOOLS_WITH_MODEL,
     "tests": {"protocol", "daemon", "client", "tools", "tests"},
 }

@@ -16,7 +16,7 @@ namespace {
 volatile std::sig_atomic_t wants_stop = 0;
 
 struct Options {
-  std::string container, folder, order;
+  std::string container, folder, history;
   int64_t bytes = INT64_MAX;
   int64_t reserve_bytes = int64_t{2} << 30;
 };
@@ -24,8 +24,8 @@ struct Options {
 // What can be staged: `plan` and `stage` refuse the same.
 Result<MirrorPlan> plan_of(const Options& options, const Container& container) {
   TRY(check_mirror_place(container, options.folder));
-  const auto order =
-      options.order.empty() ? Result(even_order(container)) : read_order(options.order, container);
+  const auto order = options.history.empty() ? Result(even_order(container))
+                                             : order_of_use(options.history, container);
   const int64_t available =
       TRY(mirror_bytes_available(container, options.folder, options.reserve_bytes));
   MirrorPlan plan = plan_mirror(TRY(order), std::min(options.bytes, available));
@@ -101,7 +101,8 @@ int main(int argc, char** argv) {
         ->transform(glmd::byte_size(0));
     command->add_option("--reserve", options.reserve_bytes, "to leave free (default 2G)")
         ->transform(glmd::byte_size(0));
-    command->add_option("--order", options.order, "lines LAYER EXPERT, most used first");
+    command->add_option("--history", options.history,
+                        "the most used first: STATE/usage-history of glmd");
   }
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   std::signal(SIGINT, [](int) { glmd::wants_stop = 1; });

@@ -1,55 +1,67 @@
 #include "tools/mirror/mirror_plan.h"
 
-#include <set>
-#include <sstream>
+#include <algorithm>
 
-#include "platform/file.h"
-#include "platform/json.h"
+#include "experts/routing_trace.h"
+#include "experts/usage_history.h"
 
 namespace glmd {
+namespace {
 
-constexpr int64_t order_bytes_max = int64_t{16} << 20;
+struct Expert {
+  const Tensor* tensor = nullptr;
+  int64_t layer = 0, index = 0;
+  float uses = 0;
+};
 
-static const Tensor* find_expert(const Container& container, int64_t layer, int64_t expert) {
-  return container.find(fmt::format("layers.{}.experts.{}", layer, expert));
+std::vector<Expert> experts_in_even_order(const Container& container) {
+  const CheckpointConfig& config = container.checkpoint();
+  std::vector<Expert> experts;
+  for (int64_t index = 0; index < config.n_routed_experts; ++index) {
+    for (int64_t layer = 0; layer < config.all_layers(); ++layer) {
+      const Tensor* tensor = container.find(fmt::format("layers.{}.experts.{}", layer, index));
+      if (tensor != nullptr) experts.push_back({tensor, layer, index});
+    }
+  }
+  return experts;
 }
+
+std::vector<const Tensor*> tensors_of(const std::vector<Expert>& experts) {
+  std::vector<const Tensor*> tensors;
+  for (const Expert& expert : experts) tensors.push_back(expert.tensor);
+  return tensors;
+}
+
+}  // namespace
 
 std::vector<const Tensor*> even_order(const Container& container) {
-  const CheckpointConfig& config = container.checkpoint();
-  std::vector<const Tensor*> order;
-  for (int64_t expert = 0; expert < config.n_routed_experts; ++expert) {
-    for (int64_t layer = 0; layer < config.all_layers(); ++layer) {
-      const Tensor* tensor = find_expert(container, layer, expert);
-      if (tensor != nullptr) order.push_back(tensor);
-    }
-  }
-  return order;
+  return tensors_of(experts_in_even_order(container));
 }
 
-Result<std::vector<const Tensor*>> read_order(const std::string& path, const Container& container) {
-  std::istringstream lines(TRY(read_input(path, order_bytes_max)));
-  std::vector<const Tensor*> order;
-  std::set<const Tensor*> seen;
-  std::string line;
-  for (int64_t number = 1; std::getline(lines, line); ++number) {
-    std::istringstream words(line);
-    int64_t layer = 0, expert = 0;
-    std::string rest;
-    if (!(words >> layer >> expert) || words >> rest) {
-      return error(ErrorKind::bad_input, "{}: line {}: wanted LAYER EXPERT, got {}", path, number,
-                   Json::string(line).to_string());
-    }
-    const Tensor* tensor = find_expert(container, layer, expert);
-    if (tensor == nullptr) {
-      return error(ErrorKind::bad_input, "{}: line {}: {} has no expert {} in layer {}", path,
-                   number, container.folder(), expert, layer);
-    }
-    if (seen.insert(tensor).second) order.push_back(tensor);
+Result<std::vector<const Tensor*>> order_of_use(const std::string& history_path,
+                                                const Container& container) {
+  const RoutingShape shape = routing_shape(container);
+  UsageHistory history(shape);
+  if (Result<void> loaded = history.load(history_path); !loaded.ok()) {
+    Error failure = std::move(loaded).error();
+    if (failure.kind == ErrorKind::config) failure.kind = ErrorKind::bad_input;  // no setting here
+    return failure;
   }
-  for (const Tensor* tensor : even_order(container)) {
-    if (seen.insert(tensor).second) order.push_back(tensor);
+  const std::vector<float> counts = history.counts();
+  std::vector<int64_t> first;  // of each layer in `counts`, which leaves dense ones out
+  int64_t next = 0;
+  for (const int64_t bytes : shape.expert_bytes) {
+    first.push_back(next);
+    if (bytes > 0) next += shape.experts;
   }
-  return order;
+  std::vector<Expert> experts = experts_in_even_order(container);
+  for (Expert& expert : experts) {
+    const int64_t place = first[static_cast<size_t>(expert.layer)] + expert.index;
+    expert.uses = counts[static_cast<size_t>(place)];
+  }
+  std::stable_sort(experts.begin(), experts.end(),
+                   [](const Expert& a, const Expert& b) { return a.uses > b.uses; });
+  return tensors_of(experts);
 }
 
 MirrorPlan plan_mirror(const std::vector<const Tensor*>& order, int64_t bytes_max) {

@@ -18,8 +18,11 @@ struct MirrorPlan {
 // even spread over the layers is best.
 std::vector<const Tensor*> even_order(const Container& container);
 
-// Lines `LAYER EXPERT`, most used first; those it does not name follow in even order.
-Result<std::vector<const Tensor*>> read_order(const std::string& path, const Container& container);
+// The most used first, by the usage history that glmd keeps of this container; those used alike, or
+// never, in even order. Errors: not_found, denied, io; bad_input: the history of another model, or
+// none at all; corrupt.
+Result<std::vector<const Tensor*>> order_of_use(const std::string& history_path,
+                                                const Container& container);
 
 // As many as fit, in that order.
 MirrorPlan plan_mirror(const std::vector<const Tensor*>& order, int64_t bytes_max);
