@@ -1,6 +1,11 @@
 #include "routing_records.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
 
 #include "platform/log.h"
 #include "setting_places.h"
@@ -69,24 +74,59 @@ Result<RoutingRecords> RoutingRecords::open(const Settings& settings, const Cont
       log_warning("state-directory: {}: the usage history cannot be saved there, continuing",
                   place.error().message);
     }
-    records.open_history(*settings.state_directory + "/" + history_name);
+    records.open_history(*settings.state_directory);
   } else if (settings.keeps_usage_history) {
     log_info("usage history: none is kept: no state directory is given");
   }
   return records;
 }
 
-void RoutingRecords::open_history(const std::string& path) {
+namespace {
+
+// A save would put a file in the place of a link, a pipe or a folder. A link is told apart from
+// what it leads to.
+Result<void> check_history_place(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {};
+  return error(ErrorKind::config, "{}: exists and is no regular file", path);
+}
+
+Result<void> load_history(UsageHistory& history, const std::string& path) {
+  TRY(check_history_place(path));
+  return history.load(path);
+}
+
+// What may be replaced: a history, damaged or of another model.
+bool is_dropped(const Error& cause) {
+  return cause.kind == ErrorKind::corrupt || cause.kind == ErrorKind::bad_input;
+}
+
+// False where another daemon has it. A folder that cannot be locked is used all the same.
+bool lock_folder(const File& folder) {
+  return folder.descriptor() < 0 || ::flock(folder.descriptor(), LOCK_EX | LOCK_NB) == 0 ||
+         errno != EWOULDBLOCK;
+}
+
+}  // namespace
+
+void RoutingRecords::open_history(const std::string& state_directory) {
+  const std::string path = state_directory + "/" + history_name;
+  state_folder_ = File(::open(state_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path);
+  const bool is_ours = lock_folder(state_folder_);
   history_ = std::make_unique<UsageHistory>(shape_);
-  const Result<void> loaded = history_->load(path);
+  const Result<void> loaded = load_history(*history_, path);
   if (loaded.ok()) {
     log_info("usage history: {}", path);
-  } else if (loaded.error().kind == ErrorKind::config) {
+  } else if (is_dropped(loaded.error())) {
+    log_warning("usage history: {}: dropped, continuing", loaded.error().message);
+  } else if (loaded.error().kind != ErrorKind::not_found) {
     log_warning("usage history: {}: not touched, none is kept, continuing", loaded.error().message);
     history_.reset();
     return;
-  } else if (loaded.error().kind != ErrorKind::not_found) {
-    log_warning("usage history: {}: dropped, continuing", loaded.error().message);
+  }
+  if (!is_ours) {
+    log_warning("usage history: {}: another daemon saves it: this one does not, continuing", path);
+    return;
   }
   saver_ = std::make_unique<UsageHistorySaver>(*history_, path, save_interval);
 }

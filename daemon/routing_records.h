@@ -12,6 +12,7 @@
 
 #include "experts/routing_trace.h"
 #include "experts/usage_history.h"
+#include "platform/file.h"
 #include "settings.h"
 #include "storage/container.h"
 
@@ -44,8 +45,9 @@ class UsageHistorySaver {
 // Made before the model, which it outlives.
 class RoutingRecords {
  public:
-  // Fails where a trace was asked for and cannot be begun. A history that cannot be read is dropped
-  // with a line in the log; a file that is none is left alone, and none kept.
+  // Fails where a trace was asked for and cannot be begun. A damaged history or another model's is
+  // dropped with a line in the log; anything else of its name is left alone, and none kept. What
+  // another daemon saves is read only.
   static Result<RoutingRecords> open(const Settings& settings, const Container& container);
 
   std::vector<RoutingObserver*> observers() const;
@@ -53,12 +55,13 @@ class RoutingRecords {
   const UsageHistory* history() const { return history_.get(); }  // null: none is kept
 
  private:
-  void open_history(const std::string& path);
+  void open_history(const std::string& state_directory);
 
   RoutingShape shape_;
   std::unique_ptr<RoutingTraceWriter> trace_;
   std::unique_ptr<UsageHistory> history_;
-  std::unique_ptr<UsageHistorySaver> saver_;
+  File state_folder_;                         // locked: of several daemons one saves
+  std::unique_ptr<UsageHistorySaver> saver_;  // null: not saved
 };
 
 }  // namespace glmd

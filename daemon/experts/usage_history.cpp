@@ -59,8 +59,8 @@ Result<void> UsageHistory::load(const std::string& path) {
   }
   std::memcpy(&header, content.data(), sizeof header);
   if (header.version != version) {
-    return error(ErrorKind::bad_input, "{}: version: wanted {}, got {}", path, version,
-                 header.version);
+    const ErrorKind kind = header.version > version ? ErrorKind::config : ErrorKind::corrupt;
+    return error(kind, "{}: version: wanted {}, got {}", path, version, header.version);
   }
   if (header.identity != identity_) {
     return error(ErrorKind::bad_input, "{}: of another model: wanted identity {:016x}, got {:016x}",

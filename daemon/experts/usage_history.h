@@ -24,8 +24,9 @@ class UsageHistory : public RoutingObserver {
  public:
   explicit UsageHistory(const RoutingShape& shape);
 
-  // Replaces what was counted. On failure nothing changes; not_found where there is no file, config
-  // where it is something else.
+  // Replaces what was counted. On failure nothing changes; not_found where there is no file;
+  // corrupt and bad_input where it is a damaged one and another model's, config where it is
+  // something else or a newer version's.
   Result<void> load(const std::string& path);
   // Whole or not at all. True where something was written: false if nothing changed since the last
   // time or the load. Thread: any, one at a time; counting waits only while the counts are copied.

@@ -255,7 +255,9 @@ Result<std::string> read_standard_input(int64_t bytes_max, std::optional<int64_t
 
 static Result<void> write_new_file(const std::string& path, std::string_view content,
                                    uint32_t mode) {
-  File file = TRY(File::create(path, mode));
+  // What a run that was cut off left there may have another mode, or be no file at all.
+  ::unlink(path.c_str());
+  File file = TRY(create_file(path, O_RDWR | O_EXCL, mode));
   TRY(file.write({reinterpret_cast<const uint8_t*>(content.data()), content.size()}));
   return file.sync();
 }

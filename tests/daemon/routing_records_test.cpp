@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -73,7 +76,7 @@ TEST_F(Records, a_history_is_kept_from_one_run_to_the_next) {
 }
 
 TEST_F(Records, a_damaged_history_is_dropped_and_begun_anew) {
-  std::ofstream(history_) << "GLMDUSES and nonsense that is long enough for a header";
+  std::ofstream(history_) << std::string("GLMDUSES\1\0\0\0 and nonsense as long as a header", 46);
   {
     const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
     for (const float count : records.history()->counts()) ASSERT_EQ(count, 0);
@@ -92,6 +95,53 @@ TEST_F(Records, a_file_that_is_no_history_is_not_touched) {
     EXPECT_TRUE(records.usage_prior().empty());
   }
   EXPECT_EQ(read_file(history_, 1000).value(), content);
+}
+
+TEST_F(Records, what_is_no_file_or_a_newer_versions_is_not_touched_either) {
+  const std::string elsewhere = folder_ / "elsewhere";
+  const auto is_left_alone = [&] {
+    struct stat before {
+    }, after{};
+    EXPECT_EQ(lstat(history_.c_str(), &before), 0);
+    {
+      const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+      EXPECT_TRUE(records.observers().empty());
+    }
+    EXPECT_EQ(lstat(history_.c_str(), &after), 0);
+    return before.st_ino == after.st_ino && before.st_mode == after.st_mode;
+  };
+  std::ofstream(history_) << std::string("GLMDUSES\2\0\0\0 and what only it knows to read", 44);
+  EXPECT_TRUE(is_left_alone());
+  std::filesystem::rename(history_, elsewhere);
+  ASSERT_EQ(symlink(elsewhere.c_str(), history_.c_str()), 0);
+  EXPECT_TRUE(is_left_alone());
+  std::filesystem::remove(history_);
+  ASSERT_EQ(mkfifo(history_.c_str(), 0600), 0);
+  EXPECT_TRUE(is_left_alone());
+  std::filesystem::remove(history_);
+  std::filesystem::create_directory(history_);
+  EXPECT_TRUE(is_left_alone());
+}
+
+TEST_F(Records, of_two_daemons_the_first_saves_and_the_second_says_so_once) {
+  std::vector<float> counts;
+  {
+    const RoutingRecords first = RoutingRecords::open(settings_, container_).value();
+    route(*first.observers()[0], 1);
+    counts = first.history()->counts();
+    testing::internal::CaptureStderr();
+    {
+      const RoutingRecords second = RoutingRecords::open(settings_, container_).value();
+      ASSERT_EQ(second.observers().size(), 1U);
+      for (int i = 0; i < 5; ++i) route(*second.observers()[0], 1);
+    }
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("usage history: " + (folder_ / "./usage-history") +
+                          ": another daemon saves it: this one does not, continuing"));
+    EXPECT_FALSE(path_exists(history_));
+  }
+  const RoutingRecords records = RoutingRecords::open(settings_, container_).value();
+  EXPECT_EQ(records.history()->counts(), counts);
 }
 
 TEST_F(Records, none_is_kept_when_it_is_off_or_has_no_place) {

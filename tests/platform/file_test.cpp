@@ -26,6 +26,24 @@ TEST(File, a_write_that_fails_leaves_nothing_beside_its_place) {
   EXPECT_THAT(list_directory(folder / ".").value(), ElementsAre("taken"));
 }
 
+TEST(File, what_lies_beside_a_place_is_neither_written_through_nor_kept) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(File::create(folder / "other").ok());
+  ASSERT_EQ(symlink((folder / "other").c_str(), (folder / "linked.new").c_str()), 0);
+  ASSERT_TRUE(File::create(folder / "cut-off.new", 0644).ok());
+  ASSERT_EQ(mkfifo((folder / "piped.new").c_str(), 0644), 0);
+  for (const std::string name : {"linked", "cut-off", "piped"}) {
+    ASSERT_TRUE(write_file_atomically(folder / name, "text", 0600).ok());
+    struct stat status;
+    ASSERT_EQ(lstat((folder / name).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode, mode_t{S_IFREG | 0600}) << name;
+    EXPECT_EQ(read_file(folder / name, 10).value(), "text");
+  }
+  EXPECT_EQ(read_file(folder / "other", 10).value(), "");
+  EXPECT_THAT(list_directory(folder / ".").value(),
+              ElementsAre("cut-off", "linked", "other", "piped"));
+}
+
 TEST(File, what_is_not_there_is_missing_input_or_a_place_that_cannot_be_written) {
   const TemporaryFolder folder;
   EXPECT_EQ(File::open_read_only(folder / "none").error().kind, ErrorKind::not_found);
