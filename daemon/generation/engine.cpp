@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "experts/least_time.h"
 #include "platform/check.h"
 #include "platform/log.h"
 #include "platform/random.h"
@@ -95,11 +94,7 @@ void Engine::run_passes() {
   run_decode_pass();
   run_prefill_layer();
   const double seconds = static_cast<double>(clock_.now_ns() - begin_ns) * 1e-9;
-  const ExpertCacheStats after = model_.expert_stats();
-  pass_times_.seconds += seconds;
-  pass_times_.disk_seconds += after.read_seconds - before.read_seconds;
-  pass_times_.arithmetic_seconds += seconds - (after.wait_seconds - before.wait_seconds);
-  pass_times_.head_seconds += model_.head_seconds() - head_seconds;
+  pass_speed_.add(seconds, model_.head_seconds() - head_seconds, before, model_.expert_stats());
 }
 
 bool Engine::warm_up() {
@@ -470,18 +465,6 @@ static Json disks_json(const std::vector<DiskStatus>& disks) {
   return list;
 }
 
-// The least that disk and arithmetic could have taken together, over what they took.
-Json Engine::speed_json() const {
-  const double bound = least_time(pass_times_.disk_seconds, pass_times_.arithmetic_seconds,
-                                  pass_times_.head_seconds);
-  return Json::object(
-      {{"pass_seconds", Json::real(pass_times_.seconds)},
-       {"disk_seconds", Json::real(pass_times_.disk_seconds)},
-       {"arithmetic_seconds", Json::real(pass_times_.arithmetic_seconds)},
-       {"head_seconds", Json::real(pass_times_.head_seconds)},
-       {"achieved_of_bound", Json::real(std::min(1.0, bound / pass_times_.seconds))}});
-}
-
 std::string Engine::status_json() const {
   Json status = options_.facts;
   const std::string state = is_draining_ ? "draining" : "ready";
@@ -501,7 +484,7 @@ std::string Engine::status_json() const {
   status.set("sessions_max", Json::integer(options_.sessions_max));
   status.set("context_tokens", Json::integer(options_.context_tokens));
   status.set("experts", experts_json());
-  if (pass_times_.seconds > 0) status.set("speed", speed_json());
+  if (pass_speed_.has_passes()) status.set("speed", pass_speed_.to_json());
   if (Json disks = disks_json(model_.disks()); !disks.items().empty()) {
     status.set("disks", std::move(disks));
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "generation/channel.h"
+#include "generation/pass_speed.h"
 #include "generation/prompt_thread.h"
 #include "generation/read_watch.h"
 #include "generation/sampler.h"
@@ -64,12 +65,6 @@ class Engine {
     int64_t prompt_tokens = 0, completion_tokens = 0, passes_failed = 0;
   };
 
-  // Of all passes: how long they took, and how long the disk alone and arithmetic alone would have,
-  // as far as the compute thread can tell. Arithmetic includes output heads.
-  struct PassTimes {
-    double seconds = 0, disk_seconds = 0, arithmetic_seconds = 0, head_seconds = 0;
-  };
-
   // What was said of a request while its prompt was made into tokens elsewhere.
   struct Preparation {
     int64_t submitted_ns = 0;
@@ -109,7 +104,6 @@ class Engine {
   void fail(Session& session, std::string code, std::string message);
   void end(Session& session);  // after its Done or Failed
   Json experts_json() const;
-  Json speed_json() const;
   std::string status_json() const;
 
   Model& model_;
@@ -133,7 +127,7 @@ class Engine {
   bool is_draining_ = false;
   bool has_quit_ = false;
   Totals totals_;
-  PassTimes pass_times_;
+  PassSpeed pass_speed_;
   ReadWatch read_watch_;
   std::string status_;
   int64_t status_sent_ns_ = 0;

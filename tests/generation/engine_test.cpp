@@ -402,11 +402,18 @@ TEST(Engine, who_is_cancelled_while_a_disk_hangs_is_gone_when_it_answers) {
   EXPECT_EQ(rig[1].answer, answer_alone("[1]", 1, 3));
 }
 
+// So many misses of 1 MB that were all read in so long a time.
+void read(ScriptedModel& model, int64_t count, double busy_seconds) {
+  model.expert_stats_now.misses += count;
+  model.expert_stats_now.read_bytes += count * 1'000'000;
+  model.expert_stats_now.read_seconds += busy_seconds;
+}
+
 TEST(Engine, the_status_compares_the_time_of_passes_with_what_bounds_it) {
   EngineRig rig;
   rig.model.on_layer = [&](int64_t, int64_t) {  // 10 ms a layer, 8 of them reading, 4 waiting
     rig.clock.advance_ms(10);
-    rig.model.expert_stats_now.read_seconds += 0.008;
+    read(rig.model, 8, 0.008);
     rig.model.expert_stats_now.wait_seconds += 0.004;
   };
   rig.submit(1, "[1]", 50);
@@ -426,7 +433,7 @@ TEST(Engine, the_status_knows_that_reads_do_not_hide_behind_the_output_head) {
   EngineRig rig;
   rig.model.on_layer = [&](int64_t layers_done, int64_t) {  // 4 layers of 10 ms, half of it reading
     rig.clock.advance_ms(10);
-    rig.model.expert_stats_now.read_seconds += 0.005;
+    read(rig.model, 8, 0.005);
     rig.model.expert_stats_now.wait_seconds += 0.005;
     if (layers_done < 4) return;
     rig.clock.advance_ms(10);

@@ -587,6 +587,25 @@ class Requests(unittest.TestCase):
         self.assertIn("head_seconds", status["engine"]["speed"])
         self.assertEqual(unexplained_fields(status), [])
 
+    def test_a_disk_that_is_slow_is_not_rated_as_one_that_is_busy(self):
+        budget = ["--context", "2048", "--sessions", "1"]
+        refused = subprocess.run([GLMD, "--plan", "--memory", "1M", "--threads", "1", *budget],
+                                 capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        floor_bytes = int(re.search(r"wanted at least (\d+) bytes", refused.stderr).group(1))
+        # Room for half of the experts, and so for many reads at a time; most come alone all the same.
+        daemon = Daemon(self).start_ready("--memory", str(floor_bytes + 2_000_000), "--reader",
+                                          "threads", *budget, read_delay_ms=5)
+        with open(os.path.join(ROOT, "models", "mini", "heldout.txt"), encoding="utf-8") as file:
+            prompt = file.read(3000)
+        client = daemon.connect()
+        client.submit(1, prompt, 100, HOT, "seed=7")
+        self.assertEqual(client.answer()[1][0], "DONE")
+        speed = json.loads(subprocess.check_output([GLMCTL, "--socket", daemon.path, "status",
+                                                    "--json"]))["engine"]["speed"]
+        self.assertGreater(speed["disk_seconds"], speed["arithmetic_seconds"])
+        self.assertLess(speed["achieved_of_bound"],
+                        0.8 * speed["disk_seconds"] / speed["pass_seconds"])
+
     def test_who_leaves_changes_nothing_for_who_stays(self):
         daemon = Daemon(self).start_ready("--context", "4096", "--sessions", "4")
         keys = "seed=7"
