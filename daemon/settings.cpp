@@ -180,21 +180,24 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     app.add_option("--" + name, given[name], help)->type_name(placeholder);
   };
   option("model", "DIR", "container to serve (default: the embedded model)");
-  option("socket", "PATH", "listen here, unless systemd passes a socket");
+  option("socket", "PATH",
+         "listen here, unless systemd passes a socket (default: /run/glmd/glmd.sock)");
   option("memory", "BYTES", "budget, e.g. 24G (default: what is free and allowed)");
   option("context", "TOKENS", "longest conversation, prompt and answer together");
-  option("sessions", "N", "requests worked on at once");
+  option("sessions", "N", "requests worked on at once (default: 4)");
   option("threads", "N", "threads that compute (default: one per physical core)");
-  option("kernels", "NAME", "auto, scalar, avx2 or avx512");
+  option("kernels", "NAME", "auto (the default), scalar, avx2 or avx512");
   option("state-directory", "DIR", "what is kept from run to run (default: $STATE_DIRECTORY)");
   option("usage-history", "on|off", "keep there which experts are used most (default: on)");
   option("trace-routing", "FILE", "write which experts every token goes to, for glmd-replay");
-  option("reader", "NAME", "what reads experts: auto, io_uring or threads");
+  option("reader", "NAME", "what reads experts: auto (the default), io_uring or threads");
   option("verify", "WHEN",
-         "checksums of experts: at the first read or always (with mirrors always)");
-  option("look-ahead", "MODE", "read experts before they are asked for: on, off or auto");
-  option("kv-format", "NAME", "keys of attention: f16, or int8 in two thirds of the memory");
-  option("log-level", "L", "error, warning, notice, info or debug");
+         "checksums of experts: first (read only, the default) or always (with mirrors always)");
+  option("look-ahead", "MODE",
+         "read experts before they are asked for: on, off or auto (the default)");
+  option("kv-format", "NAME",
+         "keys of attention: f16 (the default), or int8 in two thirds of the memory");
+  option("log-level", "L", "error, warning, notice, info (the default) or debug");
   Settings settings;
   std::vector<std::string> mirrors;
   app.add_option("--mirror", mirrors, "another disk's copy of the experts; may be repeated")

@@ -47,8 +47,28 @@ Result<Told> query(const std::string& socket_path, const protocol::Request& requ
   return Told{info->json, std::move(json).value()};
 }
 
-// "requests.live  2": one line a value, names joined by points.
+// "/srv/a, in use, failures 0": what stands for itself, and the rest with its name.
+std::string row_of(const Json& object) {
+  std::string row;
+  for (const auto& [key, value] : object.members()) {
+    row += row.empty() ? "" : ", ";
+    row += value.is_string() ? value.as_string() : key + " " + value.to_string();
+  }
+  return printable(row);
+}
+
+bool is_list_of_objects(const Json& value) {
+  return value.is_array() && !value.items().empty() && value.items()[0].is_object();
+}
+
+// "requests.live  2": one line a value, names joined by points; a line an object of a list.
 void append_lines(std::string& out, const std::string& name, const Json& value) {
+  if (is_list_of_objects(value)) {
+    for (const Json& item : value.items()) {
+      out += fmt::format("{:<28} {}\n", name, item.is_object() ? row_of(item) : item.to_string());
+    }
+    return;
+  }
   if (value.is_object()) {
     for (const auto& [key, member] : value.members()) {
       append_lines(out, name.empty() ? key : name + "." + key, member);

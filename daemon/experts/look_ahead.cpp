@@ -59,6 +59,11 @@ bool LookAheadSwitch::is_on() const {
   return std::ssize(trial_) < trial_passes ? trial_.size() % 2 == 0 : verdict_;
 }
 
+std::string_view LookAheadSwitch::state() const {
+  const bool tries = mode_ == LookAhead::automatic && std::ssize(trial_) < trial_passes;
+  return tries ? "trying" : is_on() ? "on" : "off";
+}
+
 void LookAheadSwitch::add_pass(double seconds, int64_t reads) {
   if (mode_ != LookAhead::automatic) return;
   if (std::ssize(trial_) < trial_passes) {

@@ -35,6 +35,8 @@ class LookAheadSwitch {
   explicit LookAheadSwitch(LookAhead mode);
 
   bool is_on() const;
+  // "on", "off", or "trying" both; for status.
+  std::string_view state() const;
   // A pass ended that took `seconds` and needed `reads` experts that were not in memory, whether
   // the router or a guess had them read.
   void add_pass(double seconds, int64_t reads);

@@ -14,6 +14,7 @@ namespace glmd {
 namespace {
 
 constexpr int64_t status_interval_ns = 200'000'000;
+constexpr int64_t look_ahead_interval_ns = 60'000'000'000;
 
 // A vocabulary is padded with ids that are no token.
 std::vector<uint8_t> ids_with_a_token(const Tokenizer* tokenizer, int64_t vocabulary) {
@@ -69,6 +70,7 @@ void Engine::step() {
   resize_experts();
   admit_waiting();
   run_passes();
+  tell_look_ahead();
   admit_waiting();
   report_status();
 }
@@ -84,6 +86,17 @@ void Engine::while_waiting() {
   watch_reads();
   if (model_.oldest_pending_read()) channel_.beat();
   report_status();
+}
+
+// It may change every few hundred passes: a line a minute at most.
+void Engine::tell_look_ahead() {
+  const std::string_view state = model_.look_ahead_state();
+  if (state.empty() || state == "trying" || state == look_ahead_told_) return;
+  const int64_t now_ns = clock_.now_ns();
+  if (!look_ahead_told_.empty() && now_ns - look_ahead_told_ns_ < look_ahead_interval_ns) return;
+  look_ahead_told_ = state;
+  look_ahead_told_ns_ = now_ns;
+  log_info("look-ahead: {}", state);
 }
 
 void Engine::run_passes() {
@@ -432,6 +445,9 @@ Json Engine::experts_json() const {
                 Json::real(static_cast<double>(stats.read_bytes) / stats.read_seconds));
     experts.set("read_seconds", Json::real(stats.read_seconds));
     experts.set("wait_seconds", Json::real(stats.wait_seconds));
+  }
+  if (const std::string_view state = model_.look_ahead_state(); !state.empty()) {
+    experts.set("look_ahead", Json::string(std::string(state)));
   }
   if (stats.ahead_issued > 0) {
     experts.set("ahead", Json::object({{"issued", Json::integer(stats.ahead_issued)},

@@ -91,6 +91,7 @@ class Engine {
   void while_waiting();
   void resize_experts();
   void run_passes();
+  void tell_look_ahead();
   void run_decode_pass();
   void run_prefill_layer();
   void begin_pass(Pass& pass);  // of the chosen sessions, if any
@@ -129,6 +130,8 @@ class Engine {
   Totals totals_;
   PassSpeed pass_speed_;
   ReadWatch read_watch_;
+  std::string look_ahead_told_;  // in the log; empty: nothing yet
+  int64_t look_ahead_told_ns_ = 0;
   std::string status_;
   int64_t status_sent_ns_ = 0;
 };

@@ -39,6 +39,7 @@ class GlmModel : public Model {
     return reader_.reader->oldest_pending();
   }
   bool has_locked_weights() const override { return has_locked_weights_; }
+  std::string_view look_ahead_state() const override { return look_ahead_.state(); }
   std::vector<std::string> take_disk_events() override;
   std::vector<DiskStatus> disks() const override { return reader_.reader->disks(); }
   std::string reader_description() const override { return reader_.description; }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "experts/expert_cache.h"
@@ -98,6 +99,9 @@ class Model {
   // The read of experts that a disk has not answered for the longest time.
   virtual std::optional<PendingRead> oldest_pending_read() const { return std::nullopt; }
   virtual bool has_locked_weights() const { return false; }  // the dense ones cannot be paged out
+  // Whether experts are read ahead of the router now: "on", "off", or "trying" which is faster.
+  // Empty: no such thing.
+  virtual std::string_view look_ahead_state() const { return {}; }
   // What happened to disks since the last call, each a line for the log.
   virtual std::vector<std::string> take_disk_events() { return {}; }
   virtual std::vector<DiskStatus> disks() const { return {}; }

@@ -421,6 +421,19 @@ TEST(GlmctlDeath, an_answer_that_is_no_json_breaks_the_protocol) {
   }
 }
 
+TEST(GlmctlStatus, a_disk_is_a_line) {
+  const std::string json =
+      R"({"disks":[{"folder":"/srv/a\nb","state":"in use","failures":0},)"
+      R"({"folder":"/srv/c","state":"left out","failures":3}],"empty":[],"numbers":[1,2]})";
+  const DyingDaemon daemon(fmt::format("INFO status {}\n{}\n", json.size(), json));
+  const Outcome result = run("$G status --socket " + daemon.path() + " 2>&1");
+  EXPECT_EQ(result.output,
+            "disks                        /srv/a\\nb, in use, failures 0\n"
+            "disks                        /srv/c, left out, failures 3\n"
+            "empty                        []\n"
+            "numbers                      [1,2]\n");
+}
+
 TEST(GlmctlDeath, an_error_of_the_daemon_is_one_line_that_moves_no_cursor) {
   const DyingDaemon daemon("ERROR 1 ENGINE msg=\"a\\nb\\x1b[2J\\tc\"\n");
   const Outcome result = run("$G ask --socket " + daemon.path() + " x </dev/null 2>&1");

@@ -88,6 +88,17 @@ TEST(LookAhead, automatic_tries_again) {
   EXPECT_TRUE(look_ahead.is_on());
 }
 
+TEST(LookAhead, its_state_is_told_apart_from_a_trial) {
+  EXPECT_EQ(LookAheadSwitch(LookAhead::on).state(), "on");
+  EXPECT_EQ(LookAheadSwitch(LookAhead::off).state(), "off");
+  LookAheadSwitch look_ahead(LookAhead::automatic);
+  for (int64_t pass = 0; pass < LookAheadSwitch::trial_passes; ++pass) {
+    EXPECT_EQ(look_ahead.state(), "trying");
+    look_ahead.add_pass(look_ahead.is_on() ? 2.0 : 1.0, 1);
+  }
+  EXPECT_EQ(look_ahead.state(), "off");
+}
+
 TEST(LookAhead, on_and_off_stay_what_was_asked_for) {
   LookAheadSwitch on(LookAhead::on), off(LookAhead::off);
   for (int64_t pass = 0; pass < 1000; ++pass) {

@@ -449,6 +449,27 @@ TEST(Engine, the_status_knows_that_reads_do_not_hide_behind_the_output_head) {
   EXPECT_NEAR(status.find("speed")->find("achieved_of_bound")->as_real(), 0.6, 1e-9);
 }
 
+TEST(Engine, the_log_and_the_status_say_whether_experts_are_read_ahead) {
+  EngineRig rig;
+  const auto said_in_step = [&](std::string_view state) {
+    rig.model.look_ahead_now = state;
+    testing::internal::CaptureStderr();
+    rig.step();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said_in_step("trying"), "");
+  EXPECT_EQ(said_in_step("on"), "glmd: look-ahead: on\n");
+  EXPECT_EQ(said_in_step("off"), "") << "within a minute";
+  rig.clock.advance_ms(60'000);
+  EXPECT_EQ(said_in_step("trying"), "");
+  EXPECT_EQ(said_in_step("off"), "glmd: look-ahead: off\n");
+  EXPECT_EQ(said_in_step("off"), "");
+  rig.engine.report_status(true);
+  rig.read_events();
+  const Json status = parse_json(rig.statuses.back(), "status").value();
+  EXPECT_EQ(status.find("experts")->find("look_ahead")->as_string(), "off");
+}
+
 // Anything at any time: submits, cancels, stops, holds and failures at random layers.
 void soak(uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));

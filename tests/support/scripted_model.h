@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ class ScriptedModel : public Model {
   double head_seconds() const override { return head_seconds_now; }
   void set_while_waiting(std::function<void()> call) override { while_waiting = std::move(call); }
   std::optional<PendingRead> oldest_pending_read() const override { return pending_read; }
+  std::string_view look_ahead_state() const override { return look_ahead_now; }
   // Reads under way keep some bytes for as long as a test wants.
   int64_t resize_experts(int64_t arena_bytes) override {
     resizes.push_back(arena_bytes);
@@ -90,6 +92,7 @@ class ScriptedModel : public Model {
   double head_seconds_now = 0;
   std::function<void()> while_waiting;
   std::optional<PendingRead> pending_read;
+  std::string_view look_ahead_now;
   std::function<int32_t(const std::vector<int32_t>& history)> next_token;
   std::optional<int32_t> poison;
   int64_t failures_left = 0;  // passes that fail whatever they carry
