@@ -35,6 +35,18 @@ TEST(Measurement, what_is_no_number_is_null) {
   EXPECT_TRUE(json.value().find("ratio")->is_null());
 }
 
+TEST(Measurement, columns_of_rows_are_below_each_other) {
+  const auto column_of = [](const std::string& reader, int64_t size) {
+    const Measurement m = {.bench = "reads",
+                           .varied = {{"reader", reader}, {"size", size}},
+                           .part = "best",
+                           .value = 2,
+                           .unit = "GB/s"};
+    return line_of(m, false).find("best");
+  };
+  EXPECT_EQ(column_of("io_uring", 20054016), column_of("fio", 1));
+}
+
 TEST(Measurement, a_row_without_a_bound_tells_none) {
   EXPECT_NE(line_of(measurement(4), false).find(" of "), std::string::npos);
   EXPECT_EQ(line_of(measurement({}), false).find(" of "), std::string::npos);

@@ -247,6 +247,7 @@ void report_outcome(const Outcome& outcome, const Slice& slice, const Options& o
   say("ahead_used", count(stats.ahead_used), "1/tok");
   say("ahead_late", count(stats.ahead_late), "1/tok");
   say("ahead_wasted", count(stats.ahead_wasted), "1/tok");
+  say("ahead_dropped", count(stats.ahead_dropped), "1/tok");
   say("reading", stats.read_seconds / bound.seconds, "of time");
   if (needed_bytes > 0) {
     say("rate", static_cast<double>(stats.read_bytes) / stats.read_seconds * 1e-9, "GB/s",

@@ -15,6 +15,7 @@ struct FioJob {
   int depth = 1;
   int64_t run_length = 1;  // blocks in a row before the next random place
   double seconds = 1;
+  bool aligns_buffers = false;  // so that they get huge pages, as ours do
 };
 
 bool has_fio();

@@ -48,7 +48,7 @@ std::string line_of(const Measurement& m, bool as_json) {
   std::string line = as_json ? fmt::format("{{\"bench\":\"{}\"", m.bench) : m.bench;
   for (const auto& [name, value] : m.varied) {
     line += as_json ? fmt::format(",\"{}\":{}", name, text_of(value, true))
-                    : fmt::format("  {} {:<6}", name, text_of(value, false));
+                    : fmt::format("  {} {:<8}", name, text_of(value, false));
   }
   if (as_json) {
     line += fmt::format(",\"part\":\"{}\",\"value\":{},\"unit\":\"{}\"", m.part,
