@@ -32,7 +32,9 @@ std::string remedy_for(const Identity& identity, const FileFact& file, uint32_t 
   if (!is_forbidden_by_mode(identity, file, wanted)) {
     return fmt::format("getfacl {} and findmnt -T {} tell what forbids it", file.path, file.path);
   }
-  if ((wanted & may_write) != 0) return fmt::format("chown {} {}", identity.name, file.path);
+  if ((wanted & may_write) != 0) {
+    return fmt::format("another place, or chown {} {}", identity.name, file.path);
+  }
   if ((wanted & may_read) != 0) return fmt::format("chmod a+r {}", file.path);
   return fmt::format("chmod o+x {}, or another place", file.path);
 }
@@ -52,13 +54,42 @@ void examine_processor(const MachineFacts& facts, Findings& findings) {
   }
 }
 
-void examine_plan(const MachineFacts& facts, Findings& findings) {
-  if (facts.plan_error) {
-    // A model that cannot be reached was said to be so already.
-    if (!findings.empty() && findings.front().severity == Severity::error) return;
-    findings.push_back({Severity::error, facts.plan_error->kind, facts.plan_error->message, ""});
-    return;
+std::string remedy_for(const Error& fault) {
+  switch (fault.kind) {
+    case ErrorKind::not_found:
+      return "--model with the folder of a container; glmd-convert makes one";
+    case ErrorKind::bad_input:
+    case ErrorKind::corrupt:
+      return "glmd-inspect verify tells what is damaged; glmd-convert makes the container anew";
+    case ErrorKind::config:
+      return "another value in the command line or the configuration";
+    case ErrorKind::denied:
+      return "another user, or chmod";
+    default:
+      return "dmesg tells what the system met";
   }
+}
+
+void examine_model(const MachineFacts& facts, Findings& findings) {
+  if (facts.floor) {
+    findings.push_back({Severity::error, ErrorKind::no_memory, below_floor(*facts.floor),
+                        std::string(floor_remedy), facts.floor->to_text()});
+  } else if (facts.plan_error) {
+    // A model that cannot be reached was said to be so already.
+    const bool is_said = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+      return finding.severity == Severity::error && finding.what.starts_with("model: ");
+    });
+    if (is_said) return;
+    findings.push_back({Severity::error, facts.plan_error->kind, facts.plan_error->message,
+                        remedy_for(*facts.plan_error)});
+  }
+  if (facts.text_error) {
+    findings.push_back({Severity::error, facts.text_error->kind, facts.text_error->message,
+                        remedy_for(*facts.text_error)});
+  }
+}
+
+void examine_plan(const MachineFacts& facts, Findings& findings) {
   if (!facts.plan) return;
   const MemoryPlan& plan = *facts.plan;
   if (facts.memory_setting_bytes && *facts.memory_setting_bytes > plan.budget_bytes) {
@@ -81,6 +112,18 @@ void examine_plan(const MachineFacts& facts, Findings& findings) {
   }
 }
 
+// What is mapped at the start, whether or not it is used.
+void examine_address_space(const MachineFacts& facts, Findings& findings) {
+  if (!facts.plan || facts.is_service) return;
+  const auto mapped_bytes = static_cast<uint64_t>(facts.plan->dense_bytes + facts.plan->kv_bytes +
+                                                  facts.plan->arena_bytes);
+  if (facts.address_space_bytes >= mapped_bytes) return;
+  findings.push_back({Severity::error, ErrorKind::no_memory,
+                      fmt::format("address space: the limit is {} bytes, wanted more than {}",
+                                  facts.address_space_bytes, mapped_bytes),
+                      "LimitAS=infinity in the unit, or ulimit -v unlimited"});
+}
+
 void examine_locking(const MachineFacts& facts, Findings& findings) {
   if (facts.is_service) return;  // its unit sets the limits, not our shell
   if (facts.memlock_bytes >= static_cast<uint64_t>(facts.dense_bytes)) return;
@@ -96,12 +139,15 @@ void examine_locking(const MachineFacts& facts, Findings& findings) {
 
 void examine_kernel(const MachineFacts& facts, Findings& findings) {
   constexpr uint64_t own_descriptors = 512;  // connections and what the loop needs
-  const uint64_t wanted = static_cast<uint64_t>(facts.model_file_count) + own_descriptors;
-  if (!facts.is_service && facts.descriptor_count < wanted) {
-    findings.push_back(
-        {Severity::warning, ErrorKind::config,
-         fmt::format("open files: the limit is {}, wanted {}", facts.descriptor_count, wanted),
-         "LimitNOFILE=65536 in the unit, or ulimit -n"});
+  constexpr uint64_t least_descriptors = 8;  // below which not even the start succeeds
+  const auto files = static_cast<uint64_t>(facts.model_file_count);
+  if (!facts.is_service && facts.descriptor_count < files + own_descriptors) {
+    const bool is_too_low = facts.descriptor_count < files + least_descriptors;
+    findings.push_back({is_too_low ? Severity::error : Severity::warning,
+                        is_too_low ? ErrorKind::io : ErrorKind::config,
+                        fmt::format("open files: the limit is {}, wanted {}",
+                                    facts.descriptor_count, files + own_descriptors),
+                        "LimitNOFILE=65536 in the unit, or ulimit -n"});
   }
   if (facts.huge_pages == "never") {
     findings.push_back({Severity::warning, ErrorKind::config,
@@ -113,12 +159,6 @@ void examine_kernel(const MachineFacts& facts, Findings& findings) {
                         "vm.overcommit_memory is 2: the arena may be refused although it fits",
                         "sysctl vm.overcommit_memory=0"});
   }
-  if (facts.io_uring_disabled != 0) {
-    findings.push_back({Severity::note, ErrorKind::config,
-                        fmt::format("kernel.io_uring_disabled is {}: experts are read by threads",
-                                    facts.io_uring_disabled),
-                        "sysctl kernel.io_uring_disabled=0"});
-  }
   if (!facts.has_pressure) {
     findings.push_back({Severity::note, ErrorKind::config,
                         "/proc/pressure/memory is missing: only limits make the arena smaller",
@@ -126,37 +166,74 @@ void examine_kernel(const MachineFacts& facts, Findings& findings) {
   }
 }
 
-void examine_access(const MachineFacts& facts, const PlaceFact& place, Findings& findings) {
-  const Identity& identity = facts.identity;
+// Where only some are forbidden it, root's own attempt says nothing of the service's.
+void examine_reader(const MachineFacts& facts, Findings& findings) {
+  if (facts.reader == ReaderKind::threads) return;
+  const bool is_disabled = facts.io_uring_disabled != 0;
+  const bool is_forbidden = facts.ring_error.has_value();
+  if (!is_forbidden && !(is_disabled && facts.is_service)) return;
+  std::string what = "reader: ";
+  what += is_forbidden ? facts.ring_error->message : "io_uring";
+  if (is_disabled) {
+    what += fmt::format("{}kernel.io_uring_disabled is {}", is_forbidden ? "; " : ": ",
+                        facts.io_uring_disabled);
+  }
+  const bool is_wanted = facts.reader == ReaderKind::io_uring;
+  if (!is_wanted) what += ": experts are read by threads";
+  findings.push_back(
+      {!is_wanted     ? Severity::note
+       : is_forbidden ? Severity::error
+                      : Severity::warning,
+       ErrorKind::config, std::move(what),
+       is_disabled ? "sysctl kernel.io_uring_disabled=0"
+                   : "--reader threads, or a container or filter of system calls that allows it"});
+}
+
+// What of the folders down to a place, or of its contents, is in the way.
+std::optional<Finding> find_barrier(const Identity& identity, const PlaceFact& place) {
+  const bool is_refused = place.is_required || (place.fault && !place.is_survived);
+  const Severity refusal = is_refused ? Severity::error : Severity::warning;
+  const Severity absence = is_refused || place.fault ? refusal : Severity::note;
   for (size_t i = 0; i < place.folders.size(); ++i) {
     const FileFact& folder = place.folders[i];
     const bool is_place = i + 1 == place.folders.size();
     if (!folder.exists) {
-      findings.push_back({place.is_required ? Severity::error : Severity::note,
-                          ErrorKind::not_found,
-                          fmt::format("{}: {} does not exist", place.purpose, folder.path), ""});
-      return;
+      return Finding{absence, place.fault ? place.fault->kind : ErrorKind::not_found,
+                     fmt::format("{}: {} does not exist", place.purpose, folder.path),
+                     place.remedy};
     }
+    if (is_place && !folder.is_folder) return std::nullopt;  // nothing that rights would change
     const uint32_t wanted = may_enter | (is_place && place.is_written ? may_write : 0);
     if (!may(folder, wanted)) {
-      findings.push_back(
-          {place.is_required ? Severity::error : Severity::warning, ErrorKind::denied,
-           fmt::format("{}: user {} may not {} {} (mode {:04o}, owner {})", place.purpose,
-                       identity.name, is_place && place.is_written ? "write in" : "enter",
-                       folder.path, folder.mode, folder.uid),
-           remedy_for(identity, folder, wanted)});
-      return;
+      return Finding{refusal, ErrorKind::denied,
+                     fmt::format("{}: user {} may not {} {} (mode {:04o}, owner {})", place.purpose,
+                                 identity.name, is_place && place.is_written ? "write in" : "enter",
+                                 folder.path, folder.mode, folder.uid),
+                     remedy_for(identity, folder, wanted)};
     }
   }
+  // One tells of all: the others are likely the same.
   for (const FileFact& file : place.contents) {
     if (file.exists && may(file, may_read)) continue;
-    findings.push_back(
-        {Severity::error, file.exists ? ErrorKind::denied : ErrorKind::not_found,
-         file.exists ? fmt::format("{}: user {} may not read {} (mode {:04o}, owner {})",
-                                   place.purpose, identity.name, file.path, file.mode, file.uid)
-                     : fmt::format("{}: {} does not exist", place.purpose, file.path),
-         file.exists ? remedy_for(identity, file, may_read) : ""});
-    return;  // the others are likely the same
+    if (!file.exists) {
+      return Finding{Severity::error, ErrorKind::not_found,
+                     fmt::format("{}: {} does not exist", place.purpose, file.path), place.remedy};
+    }
+    return Finding{Severity::error, ErrorKind::denied,
+                   fmt::format("{}: user {} may not read {} (mode {:04o}, owner {})", place.purpose,
+                               identity.name, file.path, file.mode, file.uid),
+                   remedy_for(identity, file, may_read)};
+  }
+  return std::nullopt;
+}
+
+void examine_access(const Identity& identity, const PlaceFact& place, Findings& findings) {
+  std::optional<Finding> barrier = find_barrier(identity, place);
+  if (barrier) {
+    findings.push_back(*std::move(barrier));
+  } else if (place.fault) {
+    findings.push_back({place.is_survived ? Severity::warning : Severity::error, place.fault->kind,
+                        place.fault->message, place.remedy});
   }
 }
 
@@ -168,7 +245,7 @@ bool is_hidden_from_service(const std::string& path) {
 }
 
 void examine_place(const MachineFacts& facts, const PlaceFact& place, Findings& findings) {
-  examine_access(facts, place, findings);
+  examine_access(facts.identity, place, findings);
   const std::string& path = place.folders.back().path;
   if (facts.is_service && is_hidden_from_service(path + "/")) {
     findings.push_back({Severity::warning, ErrorKind::config,
@@ -186,7 +263,9 @@ void examine_place(const MachineFacts& facts, const PlaceFact& place, Findings& 
   if (needs_room && place.folders.back().exists && place.free_bytes < gibibyte) {
     findings.push_back(
         {Severity::warning, ErrorKind::io,
-         fmt::format("{}: {} bytes are free at {}", place.purpose, place.free_bytes, path), ""});
+         fmt::format("{}: {} bytes are free at {}", place.purpose, place.free_bytes, path),
+         fmt::format("room for 1 GiB there, or another --{}",
+                     place.purpose == "state" ? "state-directory" : place.purpose)});
   }
 }
 
@@ -201,7 +280,8 @@ void examine_speed(const MachineFacts& facts, Findings& findings) {
   findings.push_back({is_all_resident ? Severity::note : Severity::warning, ErrorKind::io,
                       fmt::format("disk: experts come at {:.2f} GB/s; NVMe disks reach 3 to 14",
                                   gigabytes(facts.speed->disk_bytes_per_s)),
-                      is_all_resident ? "" : "a faster disk, or more memory"});
+                      is_all_resident ? "none is needed once all experts are in memory"
+                                      : "a faster disk, or more memory"});
 }
 
 std::optional<SpeedEstimate> estimate_of(const MachineFacts& facts) {
@@ -229,7 +309,10 @@ std::string_view to_string(Severity severity) {
 std::vector<Finding> examine(const MachineFacts& facts) {
   Findings findings;
   for (const PlaceFact& place : facts.places) examine_place(facts, place, findings);
+  examine_model(facts, findings);
   examine_plan(facts, findings);
+  examine_address_space(facts, findings);
+  examine_reader(facts, findings);
   examine_locking(facts, findings);
   examine_processor(facts, findings);
   examine_speed(facts, findings);
@@ -247,8 +330,8 @@ int exit_code_of(const std::vector<Finding>& findings) {
 std::string findings_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
-    text += fmt::format("{}: {}\n", to_string(finding.severity), finding.what);
-    if (!finding.remedy.empty()) text += fmt::format("  remedy: {}\n", finding.remedy);
+    text += fmt::format("{}: {}\n{}", to_string(finding.severity), finding.what, finding.details);
+    text += fmt::format("  remedy: {}\n", finding.remedy);
   }
   return text.empty() ? "nothing is wrong\n" : text;
 }
@@ -256,10 +339,12 @@ std::string findings_text(const std::vector<Finding>& findings) {
 Json findings_json(const std::vector<Finding>& findings) {
   Json list = Json::array();
   for (const Finding& finding : findings) {
-    list.items().push_back(
+    Json object =
         Json::object({{"severity", Json::string(std::string(to_string(finding.severity)))},
                       {"what", Json::string(finding.what)},
-                      {"remedy", Json::string(finding.remedy)}}));
+                      {"remedy", Json::string(finding.remedy)}});
+    if (!finding.details.empty()) object.set("details", Json::string(finding.details));
+    list.items().push_back(std::move(object));
   }
   return Json::object({{"exit_code", Json::integer(exit_code_of(findings))}, {"findings", list}});
 }

@@ -13,6 +13,7 @@
 #include "platform/json.h"
 #include "platform/result.h"
 #include "speed_estimate.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 
@@ -29,6 +30,7 @@ constexpr uint32_t may_read = 4, may_write = 2, may_enter = 1;
 struct FileFact {
   std::string path;
   bool exists = false;
+  bool is_folder = false;
   uint32_t rights = 0;  // with access control lists and how it is mounted
   uint32_t mode = 0;    // permission bits
   uid_t uid = 0;
@@ -37,11 +39,14 @@ struct FileFact {
 
 // A place on disk that the daemon needs.
 struct PlaceFact {
-  std::string purpose;             // "model", "socket", "state"
+  std::string purpose;             // "model", "socket", "state", the name of a setting
   std::vector<FileFact> folders;   // from / down to the place itself
   std::vector<FileFact> contents;  // what must be readable in it
   bool is_required = true;
   bool is_written = false;
+  std::optional<Error> fault;      // why the start or --check refuses it
+  bool is_survived = false;        // the start warns of the fault and goes on
+  std::string remedy;              // of what folders and contents do not explain
   std::string file_system;         // "ext4"; empty: not known
   std::optional<bool> has_direct;  // whether reads can go past the page cache
   int64_t free_bytes = 0;
@@ -55,11 +60,14 @@ struct MachineFacts {
   int thread_count = 1;
   int64_t memory_bytes = 0, swap_bytes = 0;
   std::optional<int64_t> memory_setting_bytes;
+  ReaderKind reader = ReaderKind::automatic;
+  std::optional<Error> ring_error;  // why io_uring cannot be used; unset: it can, or is not wanted
   Identity identity;
   bool is_service = false;  // the identity is that of the systemd service, whose sandbox applies
   std::vector<PlaceFact> places;
   int64_t model_file_count = 0;
   uint64_t memlock_bytes = 0, descriptor_count = 0;  // limits
+  uint64_t address_space_bytes = UINT64_MAX;         // another
   std::string huge_pages;                            // "always", "madvise", "never"; empty: unknown
   int io_uring_disabled = 0;                         // sysctl; 0 where there is none
   int overcommit = 0;
@@ -67,6 +75,8 @@ struct MachineFacts {
   int64_t dense_bytes = 0;
   std::optional<MemoryPlan> plan;     // unset: refused
   std::optional<Error> plan_error;    // then this says why, the model's fault included
+  std::optional<MemoryPlan> floor;    // the sum, where memory is why
+  std::optional<Error> text_error;    // of a model that opens: its tokeniser and the like
   std::optional<TokenCost> cost;      // of a model that opens
   std::optional<MachineSpeed> speed;  // where it was measured
 };
@@ -78,7 +88,8 @@ struct Finding {
   Severity severity = Severity::note;
   ErrorKind kind = ErrorKind::config;  // the exit code, of an error
   std::string what;
-  std::string remedy;  // empty: nothing to do
+  std::string remedy;        // never empty
+  std::string details = {};  // further lines, each with its end; may be empty
 };
 
 // The gravest first.

@@ -22,7 +22,9 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "served_model.h"
+#include "setting_places.h"
 #include "storage/dense_weights.h"
+#include "storage/io_uring_reader.h"
 
 namespace glmd {
 namespace {
@@ -74,15 +76,16 @@ Identity own_identity() {
 }
 
 std::string name_of_file_system(int64_t type) {
-  constexpr std::array<std::pair<int64_t, const char*>, 9> names = {{{0xEF53, "ext4"},
-                                                                     {0x58465342, "xfs"},
-                                                                     {0x9123683E, "btrfs"},
-                                                                     {0x01021994, "tmpfs"},
-                                                                     {0x794c7630, "overlay"},
-                                                                     {0x6969, "nfs"},
-                                                                     {0x65735546, "fuse"},
-                                                                     {0x01021997, "9p"},
-                                                                     {0xFF534D42, "cifs"}}};
+  constexpr std::array<std::pair<int64_t, const char*>, 10> names = {{{0xEF53, "ext4"},
+                                                                      {0x58465342, "xfs"},
+                                                                      {0x9123683E, "btrfs"},
+                                                                      {0x01021994, "tmpfs"},
+                                                                      {0x794c7630, "overlay"},
+                                                                      {0x6969, "nfs"},
+                                                                      {0x65735546, "fuse"},
+                                                                      {0x01021997, "9p"},
+                                                                      {0xFF534D42, "cifs"},
+                                                                      {0x858458F6, "ramfs"}}};
   for (const auto& [number, name] : names) {
     if (number == type) return name;
   }
@@ -130,6 +133,7 @@ FileFact fact_of(const std::string& path, const Identity& identity) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return fact;
   fact.exists = true;
+  fact.is_folder = S_ISDIR(status.st_mode);
   fact.mode = status.st_mode & 07777;
   fact.uid = status.st_uid;
   fact.gid = status.st_gid;
@@ -187,6 +191,56 @@ void add_unopened_files(const std::string& model_folder, MachineFacts& facts) {
   }
 }
 
+// As the identity would find them.
+std::vector<SettingPlace> find_places(const Settings& settings, const Result<Container>& container,
+                                      const Identity& identity) {
+  const ActingAs acting(identity);
+  return places_of(settings, container.ok() ? &container.value() : nullptr);
+}
+
+void add_setting_places(const Settings& settings, const Result<Container>& container,
+                        MachineFacts& facts) {
+  for (SettingPlace& named : find_places(settings, container, facts.identity)) {
+    PlaceFact place = gather_place(named.setting, named.folder, facts.identity);
+    place.is_required = false;
+    place.is_written = named.is_written;
+    place.fault = std::move(named.fault);
+    place.is_survived = named.is_survived;
+    place.remedy = std::move(named.remedy);
+    facts.places.push_back(std::move(place));
+  }
+}
+
+// Those that systemd makes for the service, where no setting names others.
+void add_service_places(const Settings& settings, MachineFacts& facts) {
+  if (settings.socket == Settings().socket) {
+    PlaceFact socket = gather_place("socket", parent_folder(settings.socket), facts.identity);
+    socket.is_required = false;
+    // Of the service, systemd makes it and hands it over.
+    socket.is_written = !facts.is_service && std::getenv("LISTEN_FDS") == nullptr;
+    socket.remedy = "systemctl start glmd.socket makes it; without systemd, --socket PATH";
+    facts.places.push_back(std::move(socket));
+  }
+  if (!settings.state_directory) {
+    PlaceFact state = gather_place("state", service_state_folder, facts.identity);
+    state.is_required = false;
+    state.is_written = facts.is_service;
+    state.remedy = "systemd makes it for the service; without systemd, --state-directory DIR";
+    facts.places.push_back(std::move(state));
+  }
+}
+
+Result<void> add_plan(const Container& container, const Settings& settings, MachineFacts& facts) {
+  const MemoryNeeds needs = TRY(memory_needs(container, settings));
+  Result<MemoryPlan> plan = plan_memory(needs);
+  if (plan.ok()) {
+    facts.plan = std::move(plan).value();
+    return {};
+  }
+  if (plan.error().kind == ErrorKind::no_memory) facts.floor = TRY(plan_floor(needs));
+  return std::move(plan).error();
+}
+
 }  // namespace
 
 MachineFacts gather_machine(const Settings& settings, const std::string& root) {
@@ -202,8 +256,14 @@ MachineFacts gather_machine(const Settings& settings, const std::string& root) {
   facts.memory_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "MemTotal:"));
   facts.swap_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "SwapTotal:"));
   facts.memory_setting_bytes = settings.memory_bytes;
+  facts.reader = settings.reader;
+  if (settings.reader != ReaderKind::threads) {
+    const Result<void> allowed = IoUringReader::probe();
+    if (!allowed.ok()) facts.ring_error = allowed.error();
+  }
   facts.memlock_bytes = soft_limit(RLIMIT_MEMLOCK);
   facts.descriptor_count = soft_limit(RLIMIT_NOFILE);
+  facts.address_space_bytes = soft_limit(RLIMIT_AS);
   facts.huge_pages =
       chosen_word(read_line_after(root + "/sys/kernel/mm/transparent_hugepage/enabled", ""));
   facts.io_uring_disabled =
@@ -219,17 +279,6 @@ MachineFacts gather_machine(const Settings& settings, const std::string& root) {
     facts.is_service = ActingAs::is_possible(identity);
     if (facts.is_service) facts.identity = std::move(identity);
   }
-  PlaceFact socket = gather_place(
-      "socket", std::filesystem::path(settings.socket).parent_path().string(), facts.identity);
-  socket.is_required = false;
-  // systemd makes the service's socket and hands it over.
-  socket.is_written = !facts.is_service && std::getenv("LISTEN_FDS") == nullptr;
-  facts.places.push_back(std::move(socket));
-  PlaceFact state = gather_place("state", settings.state_directory.value_or(service_state_folder),
-                                 facts.identity);
-  state.is_required = false;
-  state.is_written = facts.is_service || settings.state_directory;
-  facts.places.push_back(std::move(state));
   return facts;
 }
 
@@ -256,19 +305,19 @@ PlaceFact gather_place(std::string purpose, const std::string& path, const Ident
 MachineFacts gather_facts(const Settings& settings, const std::string& model_folder,
                           const Result<Container>& container) {
   MachineFacts facts = gather_machine(settings);
-  facts.places.insert(facts.places.begin(), gather_place("model", model_folder, facts.identity));
+  PlaceFact model = gather_place("model", model_folder, facts.identity);
+  model.remedy = "--model with the folder of a container; glmd-convert makes one";
+  facts.places.push_back(std::move(model));
+  add_setting_places(settings, container, facts);
+  add_service_places(settings, facts);
   if (!container.ok()) {
     facts.plan_error = container.error();
     add_unopened_files(model_folder, facts);
     return facts;
   }
   add_container(container.value(), facts);
-  Result<MemoryPlan> plan = plan_model(container.value(), settings);
-  if (plan.ok()) {
-    facts.plan = std::move(plan).value();
-  } else {
-    facts.plan_error = plan.error();
-  }
+  const Result<void> planned = add_plan(container.value(), settings, facts);
+  if (!planned.ok()) facts.plan_error = planned.error();
   return facts;
 }
 

@@ -109,6 +109,10 @@ Result<void> print(const std::string& text) {
 Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
+  if (container.ok()) {
+    const Result<std::string> checked = check_model(container.value());
+    if (!checked.ok()) facts.text_error = checked.error();
+  }
   if (facts.plan) {
     Result<MachineSpeed> speed = measure_speed(container.value(), settings.reader,
                                                facts.thread_count, facts.plan->budget_bytes);
@@ -125,12 +129,23 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   return 0;
 }
 
-// --check: what the start would warn of and refuse of places, a line each. The exit code.
+// --check: what the start would warn of and refuse, a line each. The exit code.
 Result<int> check(const Settings& settings, const Container& container, const MemoryPlan& plan) {
   const std::string found = TRY(check_model(container));
-  const std::vector<Error> faults = check_places(settings, container);
+  std::vector<Error> faults;
+  const Result<void> reader = check_reader(settings.reader);
+  if (!reader.ok()) faults.push_back(reader.error());
+  std::vector<std::string> warnings;
+  for (const SettingPlace& place : places_of(settings, &container)) {
+    if (!place.fault) continue;
+    if (place.is_survived) {
+      warnings.push_back(place.fault->message);
+    } else {
+      faults.push_back(*place.fault);
+    }
+  }
   TRY(print(found + plan.to_text()));
-  for (const std::string& line : warn_of_mirrors(settings, container)) log_warning("{}", line);
+  for (const std::string& warning : warnings) log_warning("{}", warning);
   for (const Error& fault : faults) log_error("{}", fault.message);
   return faults.empty() ? 0 : exit_code(faults.front().kind);
 }
@@ -144,6 +159,7 @@ Result<int> run(const Settings& settings) {
   const Container container = TRY(Container::open(folder));
   const MemoryPlan plan = TRY(plan_model(container, settings));
   if (settings.action == Settings::Action::check) return check(settings, container, plan);
+  TRY(check_reader(settings.reader));
   TRY(serve(settings, container, plan, kernels));
   return 0;
 }

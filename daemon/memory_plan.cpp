@@ -101,7 +101,7 @@ Json MemoryPlan::to_json() const {
                        {"prompt_bytes_max", Json::integer(prompt_bytes_max)}});
 }
 
-Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
+Result<MemoryPlan> plan_floor(const MemoryNeeds& needs) {
   CHECK(!needs.limits.empty());
   const auto least = std::min_element(
       needs.limits.begin(), needs.limits.end(),
@@ -132,12 +132,20 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
       needs.model.kv_bytes_per_token * round_up(plan.context_tokens, 64) * plan.sessions;
 
   plan.arena_bytes = plan.arena_bytes_min = needs.model.arena_bytes_min;
+  return plan;
+}
+
+std::string below_floor(const MemoryPlan& floor) {
+  return fmt::format("memory: wanted at least {} bytes, got {}", floor.total_bytes(),
+                     floor.budget_bytes);
+}
+
+Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
+  MemoryPlan plan = TRY(plan_floor(needs));
   if (plan.total_bytes() > plan.budget_bytes) {
-    return error(
-        ErrorKind::no_memory,
-        "memory: wanted at least {} bytes, got {}; the sum with the smallest expert arena is\n{}"
-        "remedy: a larger budget, fewer sessions or a shorter context",
-        plan.total_bytes(), plan.budget_bytes, plan.to_text());
+    return error(ErrorKind::no_memory,
+                 "{}; the sum with the smallest expert arena is\n{}remedy: {}", below_floor(plan),
+                 plan.to_text(), floor_remedy);
   }
   const int64_t left_bytes = plan.budget_bytes - plan.total_bytes();
   plan.arena_bytes =

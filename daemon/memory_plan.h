@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/model_sizes.h"
@@ -48,5 +49,11 @@ struct MemoryPlan {
 };
 
 Result<MemoryPlan> plan_memory(const MemoryNeeds& needs);
+// The same with the smallest expert arena, whether or not it fits.
+Result<MemoryPlan> plan_floor(const MemoryNeeds& needs);
+
+// Why a floor that does not fit is refused, in a line, and what helps.
+std::string below_floor(const MemoryPlan& floor);
+constexpr std::string_view floor_remedy = "a larger budget, fewer sessions or a shorter context";
 
 }  // namespace glmd

@@ -75,7 +75,7 @@ Json facts_of(const Container& container, const MemoryPlan& plan, const ServedMo
 
 }  // namespace
 
-Result<MemoryPlan> plan_model(const Container& container, const Settings& settings) {
+Result<MemoryNeeds> memory_needs(const Container& container, const Settings& settings) {
   MemoryNeeds needs{.limits = cgroup_limits(),
                     .model = TRY(model_sizes(container, false, settings.kv_format)),
                     .threads = settings.threads.value_or(physical_core_count()),
@@ -91,7 +91,11 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
     return std::move(available).error();
   }
   if (settings.memory_bytes) needs.limits.push_back({"--memory", *settings.memory_bytes});
-  return plan_memory(needs);
+  return needs;
+}
+
+Result<MemoryPlan> plan_model(const Container& container, const Settings& settings) {
+  return plan_memory(TRY(memory_needs(container, settings)));
 }
 
 Result<ModelTexts> read_texts(const Container& container) {

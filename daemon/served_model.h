@@ -19,7 +19,9 @@
 
 namespace glmd {
 
-// The memory that serving it takes here, with these settings; nothing is taken.
+// What serving it takes here, with these settings, and what there is.
+Result<MemoryNeeds> memory_needs(const Container& container, const Settings& settings);
+// The memory that follows; nothing is taken.
 Result<MemoryPlan> plan_model(const Container& container, const Settings& settings);
 
 // What stands beside the tensors.

@@ -1,7 +1,8 @@
-// Whether the places on disk that settings name can be used, as the user we are; nothing is made or
-// changed to find out.
+// Whether what settings name can be had here, as the user we are: places on disk, the reader. The
+// start, `--check` and `--doctor` ask the same functions; nothing is made or changed to find out.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,20 @@ namespace glmd {
 // A folder that may be written in. Errors: config, denied.
 Result<void> check_written_folder(const std::string& path);
 
-// All that the start would refuse, each beginning with its setting's name. The default socket is
-// systemd's to make and is not looked at.
-std::vector<Error> check_places(const Settings& settings, const Container& container);
+// Whether it can read here at all. Errors: config.
+Result<void> check_reader(ReaderKind reader);
 
-// Lines for what the start would go on with: mirrors that it leaves out for now, and those on the
-// container's device.
-std::vector<std::string> warn_of_mirrors(const Settings& settings, const Container& container);
+struct SettingPlace {
+  std::string setting;  // "socket", "state-directory", "trace-routing", "mirrors"
+  std::string folder;   // that must be there
+  bool is_written = false;
+  std::optional<Error> fault;  // why it cannot be used, beginning with the setting
+  bool is_survived = false;    // the start warns of the fault and goes on
+  std::string remedy;          // of a fault that does not tell its own
+};
+
+// The places that settings name. The default socket is systemd's to make and is not among them;
+// nor are mirrors where there is no container that they could be compared with.
+std::vector<SettingPlace> places_of(const Settings& settings, const Container* container);
 
 }  // namespace glmd

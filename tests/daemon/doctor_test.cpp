@@ -25,7 +25,8 @@ using testing::Not;
 constexpr int64_t gib = int64_t{1} << 30;
 
 FileFact file(std::string path, uint32_t mode, uint32_t rights = may_read | may_enter) {
-  return {.path = std::move(path), .exists = true, .rights = rights, .mode = mode};
+  return {
+      .path = std::move(path), .exists = true, .is_folder = true, .rights = rights, .mode = mode};
 }
 
 // A machine on which nothing is wrong.
@@ -166,10 +167,110 @@ TEST(Doctor, the_service_does_not_see_home) {
 TEST(Doctor, a_refused_plan_is_an_error_with_its_sum) {
   MachineFacts facts = sound_machine();
   facts.plan.reset();
-  facts.plan_error = Error{ErrorKind::no_memory, "memory: wanted 2, got 1"};
+  facts.plan_error = Error{ErrorKind::no_memory, "a sum of many lines"};
+  facts.floor = MemoryPlan{.budget_bytes = 1, .budget_source = "--memory", .dense_bytes = 2};
   const std::vector<Finding> findings = examine(facts);
   EXPECT_EQ(exit_code_of(findings), 75);
-  EXPECT_THAT(findings_text(findings), HasSubstr("memory: wanted 2, got 1"));
+  EXPECT_EQ(findings.front().what, "memory: wanted at least 2 bytes, got 1");
+  EXPECT_EQ(findings.front().remedy, floor_remedy);
+  const std::string text = findings_text(findings);
+  EXPECT_THAT(text, HasSubstr("got 1\nbudget "));
+  EXPECT_THAT(text, HasSubstr("\n  remedy: a larger budget"));
+  const Json json = findings_json(findings).find("findings")->items().front();
+  EXPECT_THAT(json.find("details")->as_string(), HasSubstr("dense weights"));
+}
+
+TEST(Doctor, a_model_that_is_a_file_is_no_matter_of_rights) {
+  MachineFacts facts = sound_machine();
+  FileFact& model = facts.places[0].folders.back();
+  model.is_folder = false;
+  model.rights = may_read;
+  facts.places[0].contents.clear();
+  facts.plan.reset();
+  facts.plan_error = Error{ErrorKind::not_found, "/srv/m: no container"};
+  const std::vector<Finding> findings = examine(facts);
+  EXPECT_EQ(exit_code_of(findings), 66);
+  EXPECT_EQ(findings.front().what, "/srv/m: no container");
+}
+
+// A place that a setting names, with what the start says of it.
+PlaceFact refused_place(std::vector<FileFact> folders, ErrorKind kind) {
+  return {.purpose = "trace-routing",
+          .folders = std::move(folders),
+          .is_required = false,
+          .is_written = true,
+          .fault = Error{kind, "trace-routing: /x: the fault"},
+          .remedy = "the remedy",
+          .free_bytes = gib};
+}
+
+TEST(Doctor, what_the_start_refuses_is_an_error_with_its_exit_code) {
+  const struct {
+    std::vector<FileFact> folders;
+    ErrorKind kind;
+    const char* wanted;
+  } cases[] = {
+      {{file("/", 0755), FileFact{.path = "/x"}},
+       ErrorKind::config,
+       "error: trace-routing: /x does not exist\n  remedy: the remedy\n"},
+      {{file("/", 0755), file("/x", 0755)},
+       ErrorKind::denied,
+       "error: trace-routing: user glmd may not write in /x (mode 0755, owner 0)\n"
+       "  remedy: another place, or chown glmd /x\n"},
+      {{file("/", 0755), file("/x", 0777, may_write | may_enter)},
+       ErrorKind::busy,
+       "error: trace-routing: /x: the fault\n  remedy: the remedy\n"},
+  };
+  for (const auto& c : cases) {
+    MachineFacts facts = sound_machine();
+    facts.places.push_back(refused_place(c.folders, c.kind));
+    const std::vector<Finding> findings = examine(facts);
+    EXPECT_EQ(findings_text(findings), c.wanted);
+    EXPECT_EQ(exit_code_of(findings), exit_code(c.kind));
+  }
+}
+
+TEST(Doctor, a_tokeniser_that_cannot_be_read_is_an_error) {
+  MachineFacts facts = sound_machine();
+  facts.text_error = Error{ErrorKind::bad_input, "/srv/m/tokenizer.json: no JSON"};
+  EXPECT_EQ(exit_code_of(examine(facts)), 65);
+  EXPECT_THAT(findings_text(examine(facts)), HasSubstr("remedy: glmd-inspect verify"));
+}
+
+TEST(Doctor, forbidden_io_uring_is_an_error_only_for_who_wants_it) {
+  MachineFacts facts = sound_machine();
+  facts.ring_error = Error{ErrorKind::unavailable, "io_uring: set up: Operation not permitted"};
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("note: reader: io_uring: set up: Operation not permitted: experts are "
+                        "read by threads\n  remedy: --reader threads"));
+  facts.reader = ReaderKind::io_uring;
+  EXPECT_EQ(exit_code_of(examine(facts)), 78);
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("error: reader: io_uring: set up: Operation not permitted\n"));
+  facts.io_uring_disabled = 2;
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("not permitted; kernel.io_uring_disabled is 2\n"
+                        "  remedy: sysctl kernel.io_uring_disabled=0"));
+  facts.reader = ReaderKind::threads;
+  EXPECT_THAT(examine(facts), IsEmpty());
+}
+
+TEST(Doctor, what_root_may_with_io_uring_says_nothing_of_the_service) {
+  MachineFacts facts = sound_machine();
+  facts.io_uring_disabled = 1;
+  facts.is_service = true;
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("note: reader: io_uring: kernel.io_uring_disabled is 1"));
+}
+
+TEST(Doctor, limits_too_low_for_the_start_are_errors) {
+  MachineFacts facts = sound_machine();
+  facts.descriptor_count = 80;
+  EXPECT_EQ(exit_code_of(examine(facts)), 74);
+  facts = sound_machine();
+  facts.address_space_bytes = gib;
+  EXPECT_EQ(exit_code_of(examine(facts)), 75);
+  EXPECT_THAT(findings_text(examine(facts)), HasSubstr("ulimit -v unlimited"));
 }
 
 TEST(Doctor, each_shortcoming_is_named_with_a_remedy) {
@@ -191,7 +292,11 @@ TEST(Doctor, each_shortcoming_is_named_with_a_remedy) {
       {"open files: the limit is 256", [](MachineFacts& f) { f.descriptor_count = 256; }},
       {"huge pages: never", [](MachineFacts& f) { f.huge_pages = "never"; }},
       {"overcommit", [](MachineFacts& f) { f.overcommit = 2; }},
-      {"io_uring_disabled is 2", [](MachineFacts& f) { f.io_uring_disabled = 2; }},
+      {"io_uring_disabled is 2",
+       [](MachineFacts& f) {
+         f.io_uring_disabled = 2;
+         f.ring_error = Error{ErrorKind::unavailable, "io_uring: set up: not permitted"};
+       }},
       {"/proc/pressure/memory is missing", [](MachineFacts& f) { f.has_pressure = false; }},
       {"no direct reads",
        [](MachineFacts& f) {

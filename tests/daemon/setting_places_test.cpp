@@ -23,15 +23,24 @@ const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
 
 class Places : public testing::Test {
  protected:
-  std::vector<std::string> faults() const {
+  std::vector<std::string> faults() const { return faults_that(false); }
+  std::vector<std::string> warnings() const { return faults_that(true); }
+
+ private:
+  std::vector<std::string> faults_that(bool are_survived) const {
     std::vector<std::string> messages;
-    for (const Error& fault : check_places(settings_, container_)) {
-      const int code = fault.message.starts_with("mirrors") ? exit_code(fault.kind) : 78;
-      EXPECT_EQ(exit_code(fault.kind), code);
-      messages.push_back(fault.message);
+    for (const SettingPlace& place : places_of(settings_, &container_)) {
+      EXPECT_FALSE(place.remedy.empty());
+      if (!place.fault || place.is_survived != are_survived) continue;
+      if (place.setting != "mirrors") {
+        EXPECT_EQ(place.fault->kind, ErrorKind::config);
+      }
+      messages.push_back(place.fault->message);
     }
     return messages;
   }
+
+ protected:
   TemporaryFolder folder_;
   Settings settings_;
   Container container_ = Container::open(embedded_model).value();
@@ -82,7 +91,7 @@ TEST_F(Places, mirrors_that_are_damaged_or_not_there_are_warned_of) {
   std::filesystem::resize_file(cut + "/experts-001.safetensors", 4096);
   settings_.mirrors = {copy, cut, "/nonexistent", embedded_model};
   EXPECT_THAT(faults(), ElementsAre(StartsWith("mirrors: mirror " + embedded_model)));
-  const std::vector<std::string> lines = warn_of_mirrors(settings_, container_);
+  const std::vector<std::string> lines = warnings();
   ASSERT_GE(lines.size(), 2U);
   const std::string left_out = "; glmd starts without it and tries it again while it serves";
   EXPECT_THAT(lines[lines.size() - 2],

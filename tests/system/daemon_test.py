@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """glmd as systemd, clients and administrators see it: the real programs on the embedded model."""
 
+import ctypes
 import json
 import os
+import platform
 import re
 import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -36,6 +39,21 @@ def unexplained_fields(status):
         section = re.search(r"^\.Ss What status tells\n(.*?)^\.S[sh] ", file.read(), re.S | re.M)
     words = set(re.findall(r"\w+", section.group(1)))
     return [field for field in fields(status, "") if not words.issuperset(field.split("."))]
+
+
+def forbid_io_uring():
+    """As containers do: a filter of system calls answers EPERM."""
+    load_number, if_equal, answer = 0x20, 0x15, 0x06
+    allow, refuse_with_eperm, io_uring_setup = 0x7fff0000, 0x00050001, 425
+    program = b"".join(struct.pack("HBBI", *step) for step in (
+        (load_number, 0, 0, 0), (if_equal, 0, 1, io_uring_setup),
+        (answer, 0, 0, refuse_with_eperm), (answer, 0, 0, allow)))
+    text = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("HP", len(program) // 8, ctypes.addressof(text))
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, seccomp, mode_filter = 38, 22, 2
+    if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(seccomp, mode_filter, head, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 class NotifySocket:
@@ -305,6 +323,57 @@ class Places(unittest.TestCase):
         self.assertEqual(result.returncode, 78, result.stderr)
         for name in ("socket", "state-directory", "trace-routing", "mirrors"):
             self.assertIn(f"glmd: {name}: /nonexistent", result.stderr)
+
+    def test_doctor_refuses_what_check_refuses(self):
+        folder = Daemon(self).folder
+        odd_template = shutil.copytree(MINI, os.path.join(folder, "odd-template"))
+        with open(os.path.join(odd_template, "chat_template.jinja"), "wb") as file:
+            file.write(b"x" * (2 << 20))
+        broken = shutil.copytree(MINI, os.path.join(folder, "broken"))
+        os.truncate(os.path.join(broken, "experts-001.safetensors"), 5000)
+        for arguments in (["--mirror", MINI],
+                          ["--socket", "/nonexistent/s"], ["--socket", __file__],
+                          ["--socket", "/" + "x" * 200], ["--state-directory", "/nonexistent"],
+                          ["--trace-routing", "/nonexistent/x"], ["--trace-routing", __file__],
+                          ["--model", __file__], ["--model", "/nonexistent"],
+                          ["--model", broken], ["--model", odd_template],
+                          ["--context", "16777216"], ["--memory", "20M"]):
+            with self.subTest(arguments=arguments):
+                check, doctor = (
+                    subprocess.run([GLMD, action, *arguments], capture_output=True, text=True,
+                                   timeout=LIMIT_S, check=False)
+                    for action in ("--check", "--doctor"))
+                self.assertNotEqual(check.returncode, 0)
+                self.assertEqual(doctor.returncode, check.returncode, doctor.stdout)
+                self.assertRegex(doctor.stdout, r"\Aerror: ")
+                # Whatever is found has a remedy.
+                self.assertEqual(len(re.findall(r"^(?:error|warning|note): ", doctor.stdout, re.M)),
+                                 len(re.findall(r"^  remedy: .", doctor.stdout, re.M)))
+
+    def test_doctor_warns_of_a_mirror_that_the_start_leaves_out(self):
+        broken = shutil.copytree(MINI, os.path.join(Daemon(self).folder, "broken"))
+        os.truncate(os.path.join(broken, "experts-001.safetensors"), 5000)
+        for mirror, remedy in (("/nonexistent", "glmd-mirror stages"), (broken, "glmd-mirror")):
+            result = subprocess.run([GLMD, "--doctor", "--mirror", mirror], capture_output=True,
+                                    text=True, timeout=LIMIT_S, check=False)
+            self.assertEqual(result.returncode, 0, result.stdout)
+            self.assertRegex(result.stdout, rf"warning: mirrors: .*\n  remedy: {remedy}")
+
+    @unittest.skipIf(platform.machine() != "x86_64", "the filter knows this machine's numbers")
+    def test_io_uring_that_is_forbidden_is_a_wrong_setting_and_told_by_all(self):
+        path = Daemon(self).path
+        for action in ([], ["--check"], ["--doctor"]):
+            with self.subTest(action=action):
+                result = subprocess.run(
+                    [GLMD, *action, "--socket", path, "--reader", "io_uring"], text=True,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                    check=False, preexec_fn=forbid_io_uring)
+                self.assertEqual(result.returncode, 78, result.stdout)
+                self.assertIn("reader: io_uring: set up: Operation not permitted", result.stdout)
+        doctor = subprocess.run([GLMD, "--doctor"], capture_output=True, text=True,
+                                timeout=LIMIT_S, check=False, preexec_fn=forbid_io_uring)
+        self.assertEqual(doctor.returncode, 0, doctor.stdout)
+        self.assertIn("note: reader: io_uring", doctor.stdout)
 
     def test_a_file_that_is_no_trace_is_refused_and_not_touched(self):
         daemon = Daemon(self)
