@@ -56,6 +56,8 @@ void examine_processor(const MachineFacts& facts, Findings& findings) {
 
 std::string remedy_for(const Error& fault) {
   switch (fault.kind) {
+    case ErrorKind::usage:
+      return "glmd --help lists the options";
     case ErrorKind::not_found:
       return "--model with the folder of a container; glmd-convert makes one";
     case ErrorKind::bad_input:
@@ -80,13 +82,9 @@ void examine_model(const MachineFacts& facts, Findings& findings) {
       return finding.severity == Severity::error && finding.what.starts_with("model: ");
     });
     if (is_said) return;
-    findings.push_back({Severity::error, facts.plan_error->kind, facts.plan_error->message,
-                        remedy_for(*facts.plan_error)});
+    findings.push_back(finding_of(*facts.plan_error));
   }
-  if (facts.text_error) {
-    findings.push_back({Severity::error, facts.text_error->kind, facts.text_error->message,
-                        remedy_for(*facts.text_error)});
-  }
+  if (facts.text_error) findings.push_back(finding_of(*facts.text_error));
 }
 
 void examine_plan(const MachineFacts& facts, Findings& findings) {
@@ -304,6 +302,10 @@ const PlaceFact* find_place(const MachineFacts& facts, std::string_view purpose)
 std::string_view to_string(Severity severity) {
   if (severity == Severity::note) return "note";
   return severity == Severity::warning ? "warning" : "error";
+}
+
+Finding finding_of(const Error& fault) {
+  return {Severity::error, fault.kind, fault.message, remedy_for(fault)};
 }
 
 std::vector<Finding> examine(const MachineFacts& facts) {

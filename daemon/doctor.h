@@ -92,6 +92,8 @@ struct Finding {
   std::string details = {};  // further lines, each with its end; may be empty
 };
 
+// Of what goes wrong before there are facts.
+Finding finding_of(const Error& fault);
 // The gravest first.
 std::vector<Finding> examine(const MachineFacts& facts);
 // 0 where no finding is an error; otherwise that of the first one.

@@ -125,8 +125,20 @@ Result<int> report(const Settings& settings, const std::string& folder) {
     return exit_code_of(findings);
   }
   TRY(print(settings.is_json ? plan_json(facts).to_string() + "\n" : plan_text(facts)));
-  if (facts.plan_error) return *facts.plan_error;
-  return 0;
+  if (!facts.plan_error) return 0;
+  log_error("{}", facts.plan_error->message);
+  return exit_code(facts.plan_error->kind);
+}
+
+// Where an object is wanted, there is one however little can be said.
+void print_failure(const Error& failure, const Asked& asked) {
+  if (asked.is_json) {
+    const Json object = asked.action == Settings::Action::doctor
+                            ? findings_json({finding_of(failure)})
+                            : Json::object({{"error", Json::string(failure.message)}});
+    std::fprintf(stdout, "%s\n", object.to_string().c_str());
+  }
+  log_error("{}", failure.message);
 }
 
 // --check: what the start would warn of and refuse, a line each. The exit code.
@@ -181,16 +193,18 @@ Result<int> run_or_say_why(const Settings& settings) {
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
   glmd::end_on_shortage("glmd");
-  const glmd::Result<std::optional<glmd::Settings>> settings = glmd::read_settings(argc, argv);
+  glmd::Asked asked;
+  const glmd::Result<std::optional<glmd::Settings>> settings =
+      glmd::read_settings(argc, argv, &asked);
   if (!settings.ok()) {
-    std::fprintf(stderr, "glmd: %s\n", settings.error().message.c_str());
+    glmd::print_failure(settings.error(), asked);
     return glmd::exit_code(settings.error().kind);
   }
   if (!settings.value()) return glmd::finish_program("glmd", 0);
   glmd::set_log_level(settings.value()->log_level);
   const glmd::Result<int> result = glmd::run_or_say_why(*settings.value());
   if (!result.ok()) {
-    glmd::log_error("{}", result.error().message);
+    glmd::print_failure(result.error(), asked);
     return glmd::exit_code(result.error().kind);
   }
   return result.value();

@@ -25,8 +25,8 @@ constexpr int64_t prompts_share = 24;  // of what weights leave, a part in so ma
 constexpr int64_t passes_at_once = 2;  // a long prefill, and decode steps between its layers
 
 std::string line(std::string_view name, int64_t bytes, std::string_view note) {
-  return fmt::format("{:<16}{:>16} bytes {:>9.3f} GiB  {}\n", name, bytes,
-                     static_cast<double>(bytes) / (1 << 30), note);
+  return fmt::format("{:<16}{:>16} bytes {:>9.3f} GiB{}{}\n", name, bytes,
+                     static_cast<double>(bytes) / (1 << 30), note.empty() ? "" : "  ", note);
 }
 
 int64_t scratch(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t rows) {

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -159,12 +160,13 @@ Result<void> read_config(const std::string& path, Settings& settings) {
 Result<int64_t> parse_bytes(std::string_view text) {
   int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  std::string_view unit = text.substr(static_cast<size_t>(parsed.ptr - text.data()));
+  std::string unit(text.substr(static_cast<size_t>(parsed.ptr - text.data())));
+  for (char& letter : unit) letter = static_cast<char>(std::toupper(static_cast<uint8_t>(letter)));
   int shift = -1;
   if (unit.empty() || unit == "B") shift = 0;
   for (const auto& [letter, bits] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
     const std::string name(1, letter);
-    if (unit == name || unit == name + "B" || unit == name + "iB") shift = bits;
+    if (unit == name || unit == name + "B" || unit == name + "IB") shift = bits;
   }
   if (parsed.ec != std::errc() || shift < 0 || value <= 0 || value > (INT64_MAX >> shift)) {
     return error(ErrorKind::config, "wanted bytes such as 8G or 512M, got \"{}\"", text);
@@ -172,7 +174,7 @@ Result<int64_t> parse_bytes(std::string_view text) {
   return value << shift;
 }
 
-Result<std::optional<Settings>> read_settings(int argc, const char* const* argv) {
+Result<std::optional<Settings>> read_settings(int argc, const char* const* argv, Asked* asked) {
   CLI::App app("Serves a GLM-5.2 model on a Unix socket.", "glmd");
   app.set_version_flag("--version", "glmd " GLMD_VERSION);
   std::map<std::string, std::string> given;
@@ -222,6 +224,14 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     }
     return error(ErrorKind::usage, "{} (--help lists the options)", fault.what());
   }
+  settings.action = wants_plan     ? Settings::Action::plan
+                    : wants_doctor ? Settings::Action::doctor
+                    : wants_check  ? Settings::Action::check
+                                   : Settings::Action::serve;
+  if (settings.is_json && !wants_plan && !wants_doctor) {
+    return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
+  }
+  if (asked != nullptr) *asked = {settings.action, settings.is_json};
   if (settings.config && settings.config->empty()) {
     return error(ErrorKind::usage, "--config: wanted a path, got an empty one");
   }
@@ -237,17 +247,10 @@ Result<std::optional<Settings>> read_settings(int argc, const char* const* argv)
     const std::string list = state_directories;
     settings.state_directory = list.substr(0, list.find(':'));
   }
-  if (settings.is_json && !wants_plan && !wants_doctor) {
-    return error(ErrorKind::usage, "--json: wanted --plan or --doctor with it");
-  }
   for (const std::string& mirror : mirrors) {
     if (mirror.empty()) return error(ErrorKind::usage, "--mirror: wanted a path, got an empty one");
   }
   if (!mirrors.empty()) settings.mirrors = std::move(mirrors);
-  settings.action = wants_plan     ? Settings::Action::plan
-                    : wants_doctor ? Settings::Action::doctor
-                    : wants_check  ? Settings::Action::check
-                                   : Settings::Action::serve;
   return std::optional<Settings>(std::move(settings));
 }
 

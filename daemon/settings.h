@@ -38,10 +38,18 @@ struct Settings {
   bool is_json = false;  // of plan and doctor
 };
 
-// Empty where the command line only asked for help or the version; then it was printed.
-Result<std::optional<Settings>> read_settings(int argc, const char* const* argv);
+// Of a command line whose settings may be wrong: how it wants to be told.
+struct Asked {
+  Settings::Action action = Settings::Action::serve;
+  bool is_json = false;
+};
 
-// "8G", "512MiB", "1000000": bytes, in powers of 1024.
+// Empty where the command line only asked for help or the version; then it was printed. `asked` is
+// filled in before any value is looked at.
+Result<std::optional<Settings>> read_settings(int argc, const char* const* argv,
+                                              Asked* asked = nullptr);
+
+// "8G", "512MiB", "64gb", "1000000": bytes, in powers of 1024.
 Result<int64_t> parse_bytes(std::string_view text);
 
 }  // namespace glmd

@@ -41,6 +41,7 @@ bool is_logged(LogLevel level) {
 
 void log_line(LogLevel level, std::string_view message) {
   if (!is_logged(level)) return;
+  if (message.ends_with('\n')) message.remove_suffix(1);
   static const bool has_prefix = is_journal(STDERR_FILENO);
   std::string line =
       has_prefix ? fmt::format("<{}>", static_cast<int>(level)) : std::string("glmd: ");

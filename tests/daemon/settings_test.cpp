@@ -39,6 +39,9 @@ TEST(Settings, bytes_are_powers_of_1024) {
   EXPECT_EQ(parse_bytes("3KiB").value(), 3072);
   EXPECT_EQ(parse_bytes("512M").value(), int64_t{512} << 20);
   EXPECT_EQ(parse_bytes("8G").value(), int64_t{8} << 30);
+  for (const char* text : {"8GB", "8GiB", "8g", "8gb", "8gib"}) {
+    EXPECT_EQ(parse_bytes(text).value(), int64_t{8} << 30) << text;
+  }
 }
 
 TEST(Settings, what_is_no_size_is_refused) {

@@ -68,6 +68,25 @@ class Commands(unittest.TestCase):
         doctor = self.run_glmd("--doctor", "--json")
         self.assertEqual(json.loads(doctor.stdout)["exit_code"], doctor.returncode)
 
+    def test_whatever_is_wrong_an_object_is_an_object(self):
+        for arguments, code in ((["--config", "/nonexistent"], 78), (["--memory", "much"], 64),
+                                (["--model", "/nonexistent"], 66), (["--memory", "20M"], 75)):
+            for action in ("--plan", "--doctor"):
+                with self.subTest(action=action, arguments=arguments):
+                    result = self.run_glmd(action, "--json", *arguments)
+                    self.assertEqual(result.returncode, code)
+                    told = json.loads(result.stdout)
+                    if action == "--plan":
+                        self.assertTrue(told["error"])
+                        continue
+                    self.assertEqual(told["exit_code"], code)
+                    for finding in told["findings"]:
+                        self.assertTrue(finding["remedy"], finding)
+
+    def test_the_plan_in_the_log_ends_with_its_sum(self):
+        log = Daemon(self).start_ready().read_log()
+        self.assertRegex(log, r"\n  total +\d+ bytes +[\d.]+ GiB\nglmd: ")
+
     def test_doctor_fails_with_the_code_of_the_gravest_finding(self):
         self.assertEqual(self.run_glmd("--doctor", "--memory", "20M").returncode, 75)
         missing = self.run_glmd("--doctor", "--model", "/nonexistent/model")
