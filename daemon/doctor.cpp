@@ -1,9 +1,10 @@
 #include "doctor.h"
 
-#include "platform/counted.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "plan_table.h"
+#include "platform/counted.h"
 
 namespace glmd {
 namespace {
@@ -282,12 +283,11 @@ void examine_speed(const MachineFacts& facts, Findings& findings) {
                                       : "a faster disk, or more memory"});
 }
 
-std::optional<SpeedEstimate> estimate_of(const MachineFacts& facts) {
-  if (!facts.plan || !facts.cost || !facts.speed || facts.speed->memory_bytes_per_s <= 0)
-    return std::nullopt;
-  MachineSpeed speed = *facts.speed;
-  if (speed.disk_bytes_per_s <= 0) speed.disk_bytes_per_s = 1;  // nothing will be read
-  return estimate_speed(*facts.cost, facts.plan->arena_bytes, speed);
+// Others have the processors.
+bool is_busy(const MachineFacts& facts) {
+  constexpr double waiting_percent_ample = 10;
+  if (facts.waiting_percent) return *facts.waiting_percent > waiting_percent_ample;
+  return facts.load_average > 0.5 * facts.core_count;
 }
 
 const PlaceFact* find_place(const MachineFacts& facts, std::string_view purpose) {
@@ -351,49 +351,18 @@ Json findings_json(const std::vector<Finding>& findings) {
   return Json::object({{"exit_code", Json::integer(exit_code_of(findings))}, {"findings", list}});
 }
 
-std::string plan_text(const MachineFacts& facts) {
-  std::string text = fmt::format("processor        {}, {}, {}, {} kernels\n", facts.processor,
-                                 counted(facts.core_count, "core"),
-                                 counted(facts.thread_count, "thread"), facts.kernels);
-  text += fmt::format("memory           {:.1f} GiB, swap {:.1f} GiB\n",
-                      static_cast<double>(facts.memory_bytes) / gibibyte,
-                      static_cast<double>(facts.swap_bytes) / gibibyte);
-  if (const PlaceFact* model = find_place(facts, "model")) {
-    text += "model            " + model->folders.back().path;
-    if (!model->file_system.empty()) text += " on " + model->file_system;
-    if (model->has_direct) text += *model->has_direct ? ", direct reads" : ", no direct reads";
-    text += "\n";
-  }
-  if (facts.cost) {
-    text += fmt::format("experts          {} of {} bytes, {} for each token\n",
-                        facts.cost->expert_count, facts.cost->expert_bytes, facts.cost->experts);
-  }
-  if (facts.plan) text += facts.plan->to_text();
-  if (facts.speed) {
-    text += fmt::format("measured         experts from disk {:.2f} GB/s, memory {:.1f} GB/s\n",
-                        gigabytes(facts.speed->disk_bytes_per_s),
-                        gigabytes(facts.speed->memory_bytes_per_s));
-  }
-  if (const auto estimate = estimate_of(facts)) {
-    text += fmt::format(
-        "expected         up to {:.2f} tokens/s, bound by {} ({:.2f} if one waits for the other): "
-        "hit "
-        "rate "
-        "{:.2f}, {:.3f} GB of disk and {:.3f} GB of memory a token\n",
-        estimate->tokens_per_s, estimate->bound, estimate->serial_tokens_per_s, estimate->hit_rate,
-        gigabytes(estimate->disk_bytes_per_token), gigabytes(estimate->memory_bytes_per_token));
-  }
-  return text;
-}
-
 Json plan_json(const MachineFacts& facts) {
+  Json load = Json::object({{"average", Json::real(facts.load_average)}});
+  if (facts.waiting_percent) load.set("waiting_percent", Json::real(*facts.waiting_percent));
+  load.set("is_busy", Json::boolean(is_busy(facts)));
   Json hardware = Json::object({{"processor", Json::string(facts.processor)},
                                 {"kernel", Json::string(facts.kernel_release)},
                                 {"cores", Json::integer(facts.core_count)},
                                 {"threads", Json::integer(facts.thread_count)},
                                 {"kernels", Json::string(facts.kernels)},
                                 {"memory_bytes", Json::integer(facts.memory_bytes)},
-                                {"swap_bytes", Json::integer(facts.swap_bytes)}});
+                                {"swap_bytes", Json::integer(facts.swap_bytes)},
+                                {"load", std::move(load)}});
   Json json = Json::object({{"hardware", std::move(hardware)}});
   if (const PlaceFact* model = find_place(facts, "model")) {
     Json known = Json::object({{"path", Json::string(model->folders.back().path)}});
@@ -409,21 +378,21 @@ Json plan_json(const MachineFacts& facts) {
   }
   if (facts.plan) json.set("memory", facts.plan->to_json());
   if (facts.plan_error) json.set("error", Json::string(facts.plan_error->message));
+  if (facts.plan && facts.cost) {
+    const TokenNeeds needs = token_needs(*facts.cost, facts.plan->arena_bytes);
+    json.set("token", Json::object({{"hit_rate", Json::real(needs.hit_rate)},
+                                    {"disk_bytes", Json::real(needs.disk_bytes)},
+                                    {"memory_bytes", Json::real(needs.memory_bytes)},
+                                    {"head_bytes", Json::real(needs.head_bytes)},
+                                    {"team_tasks", Json::real(needs.team_tasks)}}));
+  }
   if (facts.speed) {
     json.set("measured",
              Json::object({{"disk_bytes_per_s", Json::real(facts.speed->disk_bytes_per_s)},
-                           {"memory_bytes_per_s", Json::real(facts.speed->memory_bytes_per_s)}}));
+                           {"memory_bytes_per_s", Json::real(facts.speed->memory_bytes_per_s)},
+                           {"team_task_s", Json::real(facts.speed->team_task_s)}}));
   }
-  if (const auto estimate = estimate_of(facts)) {
-    json.set(
-        "expected",
-        Json::object({{"tokens_per_s", Json::real(estimate->tokens_per_s)},
-                      {"serial_tokens_per_s", Json::real(estimate->serial_tokens_per_s)},
-                      {"bound", Json::string(estimate->bound)},
-                      {"hit_rate", Json::real(estimate->hit_rate)},
-                      {"disk_bytes_per_token", Json::real(estimate->disk_bytes_per_token)},
-                      {"memory_bytes_per_token", Json::real(estimate->memory_bytes_per_token)}}));
-  }
+  add_expected(json);
   return json;
 }
 

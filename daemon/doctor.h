@@ -58,6 +58,8 @@ struct MachineFacts {
   std::string kernels;  // the table that is used
   int core_count = 1;
   int thread_count = 1;
+  double load_average = 0;                // of a minute
+  std::optional<double> waiting_percent;  // of the last 10 s, work that had no processor
   int64_t memory_bytes = 0, swap_bytes = 0;
   std::optional<int64_t> memory_setting_bytes;
   ReaderKind reader = ReaderKind::automatic;
@@ -102,8 +104,7 @@ int exit_code_of(const std::vector<Finding>& findings);
 std::string findings_text(const std::vector<Finding>& findings);
 Json findings_json(const std::vector<Finding>& findings);
 
-// Hardware, model, sum and expected speed.
-std::string plan_text(const MachineFacts& facts);
+// Hardware, model, sum and expected speed; plan_table prints it.
 Json plan_json(const MachineFacts& facts);
 
 }  // namespace glmd

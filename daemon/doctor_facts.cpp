@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "platform/cpu.h"
@@ -29,6 +30,7 @@
 namespace glmd {
 namespace {
 
+constexpr int64_t team_tasks_per_layer = 14;  // counted: 86 a token in the 6 of the embedded model
 constexpr const char* service_user = "glmd";
 constexpr const char* service_state_folder = "/var/lib/glmd";
 
@@ -54,6 +56,15 @@ std::string chosen_word(const std::string& text) {
   const size_t begin = text.find('['), end = text.find(']');
   if (begin == std::string::npos || end == std::string::npos) return "";
   return text.substr(begin + 1, end - begin - 1);
+}
+
+// "some avg10=12.34 avg60=..." -> 12.34
+std::optional<double> waiting_percent(const std::string& root) {
+  double percent = 0;
+  const std::string line = read_line_after(root + "/proc/pressure/cpu", "some avg10=");
+  std::istringstream text(line);
+  if (!(text >> percent)) return std::nullopt;
+  return percent;
 }
 
 uint64_t soft_limit(__rlimit_resource resource) {
@@ -163,6 +174,7 @@ TokenCost cost_of(const Container& container, int64_t dense_bytes) {
     cost.expert_count += config.n_routed_experts;
     experts_bytes += config.n_routed_experts * expert->bytes;
   }
+  cost.team_tasks = config.layers * team_tasks_per_layer;
   if (cost.expert_count > 0) cost.expert_bytes = experts_bytes / cost.expert_count;
   return cost;
 }
@@ -253,6 +265,8 @@ MachineFacts gather_machine(const Settings& settings, const std::string& root) {
     facts.kernels = kernels->name;
   }
   facts.thread_count = settings.threads.value_or(facts.core_count);
+  std::ifstream(root + "/proc/loadavg") >> facts.load_average;
+  facts.waiting_percent = waiting_percent(root);
   facts.memory_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "MemTotal:"));
   facts.swap_bytes = 1024 * number_in(read_line_after(root + "/proc/meminfo", "SwapTotal:"));
   facts.memory_setting_bytes = settings.memory_bytes;

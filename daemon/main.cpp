@@ -7,6 +7,7 @@
 #include "memory_plan.h"
 #include "memory_sources.h"
 #include "memory_watch.h"
+#include "plan_table.h"
 #include "platform/counted.h"
 #include "platform/cpu.h"
 #include "platform/file.h"
@@ -116,7 +117,11 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   if (facts.plan) {
     Result<MachineSpeed> speed = measure_speed(container.value(), settings.reader,
                                                facts.thread_count, facts.plan->budget_bytes);
-    if (speed.ok()) facts.speed = speed.value();
+    if (speed.ok()) {
+      facts.speed = speed.value();
+    } else {
+      log_warning("{}, continuing", speed.error().message);
+    }
   }
   if (settings.action == Settings::Action::doctor) {
     const std::vector<Finding> findings = examine(facts);
@@ -124,7 +129,7 @@ Result<int> report(const Settings& settings, const std::string& folder) {
                                : findings_text(findings)));
     return exit_code_of(findings);
   }
-  TRY(print(settings.is_json ? plan_json(facts).to_string() + "\n" : plan_text(facts)));
+  TRY(print(settings.is_json ? plan_json(facts).to_string() + "\n" : plan_table(plan_json(facts))));
   if (!facts.plan_error) return 0;
   log_error("{}", facts.plan_error->message);
   return exit_code(facts.plan_error->kind);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "plan_table.h"
 #include "platform/aligned_memory.h"
-#include "platform/counted.h"
 
 namespace glmd {
 namespace {
@@ -23,11 +23,6 @@ constexpr int64_t prompt_bytes_ample = int64_t{8} << 20;
 constexpr int64_t prompt_bytes_least = int64_t{256} << 10;
 constexpr int64_t prompts_share = 24;  // of what weights leave, a part in so many
 constexpr int64_t passes_at_once = 2;  // a long prefill, and decode steps between its layers
-
-std::string line(std::string_view name, int64_t bytes, std::string_view note) {
-  return fmt::format("{:<16}{:>16} bytes {:>9.3f} GiB{}{}\n", name, bytes,
-                     static_cast<double>(bytes) / (1 << 30), note.empty() ? "" : "  ", note);
-}
 
 int64_t scratch(const MemoryNeeds& needs, const MemoryPlan& plan, int64_t rows) {
   return passes_at_once * needs.model.scratch.bytes({.rows = rows,
@@ -59,49 +54,8 @@ void plan_prompts(MemoryPlan& plan) {
   plan.prompts_bytes = bytes_per_prompt_byte * plan.prompt_bytes_max;
 }
 
-}  // namespace
-
-std::string MemoryPlan::to_text() const {
-  const std::string missed =
-      missed_bytes ? fmt::format(", instead of {} bytes asked for", *missed_bytes) : "";
-  std::string text = line("budget", budget_bytes, budget_source + missed);
-  text += line("dense weights", dense_bytes, "always resident");
-  text += line("KV cache", kv_bytes,
-               fmt::format("{} of {} tokens", counted(sessions, "session"), context_tokens));
-  text +=
-      line("scratch", scratch_bytes, fmt::format("passes of up to {}", counted(rows_max, "row")));
-  if (prompts_bytes > 0) {
-    text += line("prompts", prompts_bytes, fmt::format("of up to {} bytes", prompt_bytes_max));
-  }
-  text += line("reserve", reserve_bytes, "program, tokeniser, queues");
-  text += line("expert arena", arena_bytes,
-               fmt::format("{:.1f} % of the experts",
-                           experts_bytes == 0 ? 100.0
-                                              : 100.0 * static_cast<double>(arena_bytes) /
-                                                    static_cast<double>(experts_bytes)));
-  text += line("total", total_bytes(), "");
-  return text;
-}
-
-Json MemoryPlan::to_json() const {
-  return Json::object({{"budget_bytes", Json::integer(budget_bytes)},
-                       {"budget_source", Json::string(budget_source)},
-                       {"dense_bytes", Json::integer(dense_bytes)},
-                       {"kv_bytes", Json::integer(kv_bytes)},
-                       {"scratch_bytes", Json::integer(scratch_bytes)},
-                       {"prompts_bytes", Json::integer(prompts_bytes)},
-                       {"reserve_bytes", Json::integer(reserve_bytes)},
-                       {"arena_bytes", Json::integer(arena_bytes)},
-                       {"arena_bytes_min", Json::integer(arena_bytes_min)},
-                       {"experts_bytes", Json::integer(experts_bytes)},
-                       {"total_bytes", Json::integer(total_bytes())},
-                       {"context_tokens", Json::integer(context_tokens)},
-                       {"sessions", Json::integer(sessions)},
-                       {"rows_max", Json::integer(rows_max)},
-                       {"prompt_bytes_max", Json::integer(prompt_bytes_max)}});
-}
-
-Result<MemoryPlan> plan_floor(const MemoryNeeds& needs) {
+// With the smallest expert arena, whether or not it fits.
+Result<MemoryPlan> plan_least(const MemoryNeeds& needs) {
   CHECK(!needs.limits.empty());
   const auto least = std::min_element(
       needs.limits.begin(), needs.limits.end(),
@@ -135,8 +89,49 @@ Result<MemoryPlan> plan_floor(const MemoryNeeds& needs) {
   return plan;
 }
 
+}  // namespace
+
+std::string MemoryPlan::to_text() const {
+  return memory_table(to_json());
+}
+
+Json MemoryPlan::to_json() const {
+  Json json = Json::object({{"budget_bytes", Json::integer(budget_bytes)},
+                            {"budget_source", Json::string(budget_source)},
+                            {"dense_bytes", Json::integer(dense_bytes)},
+                            {"kv_bytes", Json::integer(kv_bytes)},
+                            {"scratch_bytes", Json::integer(scratch_bytes)},
+                            {"prompts_bytes", Json::integer(prompts_bytes)},
+                            {"reserve_bytes", Json::integer(reserve_bytes)},
+                            {"arena_bytes", Json::integer(arena_bytes)},
+                            {"arena_bytes_min", Json::integer(arena_bytes_min)},
+                            {"experts_bytes", Json::integer(experts_bytes)},
+                            {"total_bytes", Json::integer(total_bytes())},
+                            {"floor_bytes", Json::integer(floor_bytes)},
+                            {"context_tokens", Json::integer(context_tokens)},
+                            {"sessions", Json::integer(sessions)},
+                            {"rows_max", Json::integer(rows_max)},
+                            {"prompt_bytes_max", Json::integer(prompt_bytes_max)}});
+  if (missed_bytes) json.set("missed_bytes", Json::integer(*missed_bytes));
+  return json;
+}
+
+// Terms that grow with the budget, as prompts do, move the floor until it carries itself.
+Result<MemoryPlan> plan_floor(const MemoryNeeds& needs) {
+  MemoryPlan plan = TRY(plan_least(needs));
+  MemoryNeeds least = needs;
+  least.limits = {{"floor", 0}};
+  while (true) {
+    const int64_t wanted_bytes = TRY(plan_least(least)).total_bytes();
+    if (wanted_bytes <= least.limits.front().bytes) break;
+    least.limits.front().bytes = wanted_bytes;
+  }
+  plan.floor_bytes = least.limits.front().bytes;
+  return plan;
+}
+
 std::string below_floor(const MemoryPlan& floor) {
-  return fmt::format("memory: wanted at least {} bytes, got {}", floor.total_bytes(),
+  return fmt::format("memory: wanted at least {} bytes, got {}", floor.floor_bytes,
                      floor.budget_bytes);
 }
 

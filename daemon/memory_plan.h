@@ -37,6 +37,7 @@ struct MemoryPlan {
   int64_t dense_bytes = 0, kv_bytes = 0, scratch_bytes = 0, prompts_bytes = 0, reserve_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t arena_bytes_min = 0, experts_bytes = 0;
+  int64_t floor_bytes = 0;  // the least budget that is not refused, with the same settings
   int64_t context_tokens = 0, sessions = 0, rows_max = 0;
   int64_t prompt_bytes_max = 0;  // of one, as it was sent
   int64_t waiting_prompts_bytes_max = 0;

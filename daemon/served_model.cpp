@@ -10,6 +10,7 @@
 #include "platform/file.h"
 #include "platform/log.h"
 #include "platform/program_memory.h"
+#include "speed_probe.h"
 #include "storage/manifest.h"
 #include "text/chat_template.h"
 
@@ -60,17 +61,24 @@ void warn_unlocked(std::string_view what) {
 }
 
 Json facts_of(const Container& container, const MemoryPlan& plan, const ServedModelOptions& options,
-              bool has_locked_weights) {
+              bool has_locked_weights, const Result<MachineSpeed>& speed) {
   Json memory = plan.to_json();
   memory.set("dense_is_locked", Json::boolean(has_locked_weights));
   const std::string_view kv_format =
       container.is_reference() ? "f32" : kv_format_name(options.kv_format);
-  return Json::object({{"model", Json::string(container.folder())},
-                       {"identity", Json::string(fmt::format("{:016x}", container.identity()))},
-                       {"kernels", Json::string(options.kernels->name)},
-                       {"kv_format", Json::string(std::string(kv_format))},
-                       {"threads", Json::integer(options.threads)},
-                       {"memory", std::move(memory)}});
+  Json facts =
+      Json::object({{"model", Json::string(container.folder())},
+                    {"identity", Json::string(fmt::format("{:016x}", container.identity()))},
+                    {"kernels", Json::string(options.kernels->name)},
+                    {"kv_format", Json::string(std::string(kv_format))},
+                    {"threads", Json::integer(options.threads)},
+                    {"memory", std::move(memory)}});
+  if (speed.ok()) {
+    facts.set("measured",
+              Json::object({{"memory_bytes_per_s", Json::real(speed.value().memory_bytes_per_s)},
+                            {"team_task_s", Json::real(speed.value().team_task_s)}}));
+  }
+  return facts;
 }
 
 }  // namespace
@@ -132,6 +140,8 @@ Result<std::string> check_model(const Container& container) {
 Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
                                const ServedModelOptions& options,
                                const EngineThread::LoadProgress& progress) {
+  // Before its memory is needed for anything else.
+  const Result<MachineSpeed> speed = measure_team(options.threads, plan.budget_bytes);
   ModelTexts texts = TRY(read_texts(container));
   ::malloc_trim(0);  // what parsing left behind, megabytes, belongs to the arena
   LoadedModel loaded;
@@ -164,7 +174,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
                     .temperature_default = texts.defaults.temperature,
                     .top_p_default = texts.defaults.top_p,
                     .stop_ids = container.checkpoint().stop_tokens,
-                    .facts = facts_of(container, plan, options, has_locked_weights)};
+                    .facts = facts_of(container, plan, options, has_locked_weights, speed)};
   return loaded;
 }
 

@@ -29,23 +29,32 @@ double expected_hit_rate(double arena_share) {
   return y0 + (y1 - y0) * (share - x0) / (x1 - x0);
 }
 
-SpeedEstimate estimate_speed(const TokenCost& cost, int64_t arena_bytes,
-                             const MachineSpeed& speed) {
+TokenNeeds token_needs(const TokenCost& cost, int64_t arena_bytes) {
   const auto wanted_bytes = static_cast<double>(cost.experts * cost.expert_bytes);
   const auto all_bytes = static_cast<double>(cost.expert_count * cost.expert_bytes);
-  SpeedEstimate estimate;
-  estimate.hit_rate =
+  TokenNeeds needs;
+  needs.hit_rate =
       all_bytes > 0 ? expected_hit_rate(static_cast<double>(arena_bytes) / all_bytes) : 1;
-  estimate.disk_bytes_per_token = wanted_bytes * (1 - estimate.hit_rate);
+  needs.disk_bytes = wanted_bytes * (1 - needs.hit_rate);
   // What the disk delivers goes through memory once more.
-  estimate.memory_bytes_per_token =
-      static_cast<double>(cost.dense_bytes) + wanted_bytes + estimate.disk_bytes_per_token;
-  estimate.disk_s = estimate.disk_bytes_per_token / speed.disk_bytes_per_s;
-  estimate.memory_s = estimate.memory_bytes_per_token / speed.memory_bytes_per_s;
-  const double head_s = static_cast<double>(cost.head_bytes) / speed.memory_bytes_per_s;
-  estimate.tokens_per_s = 1 / least_time(estimate.disk_s, estimate.memory_s, head_s);
-  estimate.serial_tokens_per_s = 1 / (estimate.disk_s + estimate.memory_s);
-  estimate.bound = estimate.disk_s > estimate.memory_s ? "disk" : "memory";
+  needs.memory_bytes = static_cast<double>(cost.dense_bytes) + wanted_bytes + needs.disk_bytes;
+  needs.head_bytes = static_cast<double>(cost.head_bytes);
+  needs.team_tasks = static_cast<double>(cost.team_tasks);
+  return needs;
+}
+
+SpeedEstimate estimate_speed(const TokenNeeds& needs, const MachineSpeed& speed) {
+  SpeedEstimate estimate;
+  estimate.disk_s = needs.disk_bytes / speed.disk_bytes_per_s;
+  estimate.memory_s = needs.memory_bytes / speed.memory_bytes_per_s;
+  estimate.team_s = needs.team_tasks * speed.team_task_s;
+  const double arithmetic_s = estimate.memory_s + estimate.team_s;
+  const double head_s = needs.head_bytes / speed.memory_bytes_per_s;
+  estimate.tokens_per_s = 1 / least_time(estimate.disk_s, arithmetic_s, head_s);
+  estimate.serial_tokens_per_s = 1 / (estimate.disk_s + arithmetic_s);
+  estimate.bound = estimate.disk_s > arithmetic_s        ? "disk"
+                   : estimate.team_s > estimate.memory_s ? "threads"
+                                                         : "memory";
   return estimate;
 }
 

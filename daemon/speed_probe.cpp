@@ -12,7 +12,8 @@ namespace glmd {
 namespace {
 
 constexpr int64_t reads_max = 16;
-constexpr int64_t disk_time_ns = 700'000'000, memory_time_ns = 200'000'000;
+constexpr int64_t disk_time_ns = 700'000'000, memory_time_ns = 100'000'000,
+                  tasks_time_ns = 50'000'000;
 constexpr int64_t memory_bytes_per_thread = int64_t{64} << 20;  // beyond what caches keep
 constexpr int64_t page_bytes = 4096;
 
@@ -73,9 +74,8 @@ uint64_t sum_of(const uint64_t* words, int64_t count) {
   return sum;
 }
 
-Result<double> measure_memory(int threads, int64_t bytes) {
+Result<double> measure_memory(Team& team, int64_t bytes) {
   AlignedMemory memory = TRY(AlignedMemory::allocate(bytes));
-  Team team(threads);
   const auto words = static_cast<int64_t>(bytes / sizeof(uint64_t));
   auto* data = reinterpret_cast<uint64_t*>(memory.data());
   team.run(words, 512, [&](int64_t begin, int64_t end, int) {
@@ -95,6 +95,17 @@ Result<double> measure_memory(int threads, int64_t bytes) {
   return static_cast<double>(bytes * passes) * 1e9 / ns;
 }
 
+double measure_task(Team& team) {
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.now_ns();
+  int64_t tasks = 0;
+  while (clock.now_ns() - begin_ns < tasks_time_ns) {
+    team.run(team.thread_count(), 1, [](int64_t, int64_t, int) {});
+    ++tasks;
+  }
+  return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9 / static_cast<double>(tasks);
+}
+
 }  // namespace
 
 ProbeSize probe_size(int64_t expert_bytes, int threads, int64_t budget_bytes) {
@@ -104,14 +115,20 @@ ProbeSize probe_size(int64_t expert_bytes, int threads, int64_t budget_bytes) {
                                      memory_bytes_per_thread * threads)};
 }
 
+Result<MachineSpeed> measure_team(int threads, int64_t budget_bytes) {
+  MachineSpeed speed;
+  Team team(threads);
+  const int64_t memory_bytes = probe_size(1, threads, budget_bytes).memory_bytes;
+  speed.memory_bytes_per_s = TRY_CONTEXT(measure_memory(team, memory_bytes), "measure the memory");
+  speed.team_task_s = measure_task(team);
+  return speed;
+}
+
 Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads,
                                    int64_t budget_bytes) {
-  MachineSpeed speed;
+  MachineSpeed speed = TRY(measure_team(threads, budget_bytes));
   speed.disk_bytes_per_s =
       TRY_CONTEXT(measure_disk(container, reader, budget_bytes), "measure the disk");
-  const int64_t memory_bytes = probe_size(1, threads, budget_bytes).memory_bytes;
-  speed.memory_bytes_per_s =
-      TRY_CONTEXT(measure_memory(threads, memory_bytes), "measure the memory");
   return speed;
 }
 

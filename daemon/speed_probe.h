@@ -1,5 +1,5 @@
 // Measures for about a second what planning needs: how fast whole experts come from disk, by the
-// reads that serving uses, and how fast the team reads memory.
+// reads that serving uses, and how fast the team reads memory and is done with a task.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,8 @@ struct ProbeSize {
 };
 ProbeSize probe_size(int64_t expert_bytes, int threads, int64_t budget_bytes);
 
+// All but the disk, in a fifth of a second.
+Result<MachineSpeed> measure_team(int threads, int64_t budget_bytes);
 // The disk's speed is 0 where a container has no experts.
 Result<MachineSpeed> measure_speed(const Container& container, ReaderKind reader, int threads,
                                    int64_t budget_bytes);

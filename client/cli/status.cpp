@@ -8,11 +8,14 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "client/cli/terminal.h"
 #include "client/daemon_client.h"
+#include "plan_table.h"
 #include "platform/clock.h"
 #include "platform/json.h"
 
@@ -79,15 +82,34 @@ void append_lines(std::string& out, const std::string& name, const Json& value) 
   if (!value.is_null()) out += fmt::format("{:<28} {}\n", name, text);
 }
 
-Result<int> print_values(const Told& told, bool is_json) {
-  std::string text;
-  if (is_json) {
-    text = told.text + "\n";
-  } else {
-    append_lines(text, "", told.json);
+// Text that others wrote moves no cursor, wherever in the value it stands.
+Json printable_value(const Json& value) {
+  if (value.is_string()) return Json::string(printable(value.as_string()));
+  if (!value.is_object()) return value;
+  Json copy = Json::object();
+  for (const auto& [key, member] : value.members()) copy.set(key, printable_value(member));
+  return copy;
+}
+
+const Json* find_path(const Json& value, std::initializer_list<std::string_view> path) {
+  const Json* found = &value;
+  for (const std::string_view name : path) {
+    if (!found->is_object() || (found = found->find(name)) == nullptr) return nullptr;
   }
-  TRY(write_answer(text));
-  return 0;
+  return found;
+}
+
+// A plan is made before anything is measured; what the run has measured since, its status tells.
+void add_measured(Json& plan, const Json& status) {
+  if (!plan.is_object()) return;
+  const Json* measured = find_path(status, {"engine", "measured"});
+  Json known = measured != nullptr && measured->is_object() ? *measured : Json::object();
+  if (const Json* disk = find_path(status, {"engine", "experts", "read_bytes_per_s"})) {
+    known.set("disk_bytes_per_s", *disk);
+  }
+  if (known.members().empty()) return;
+  plan.set("measured", std::move(known));
+  add_expected(plan);
 }
 
 // The plan or findings of what would be served without any option, which is not what was asked for.
@@ -185,7 +207,15 @@ Error error_of(const protocol::Failed& failed) {
 }
 
 Result<int> print_status(const std::string& socket_path, bool is_json) {
-  return print_values(TRY(query(socket_path, protocol::Status{})), is_json);
+  const auto [told, json] = TRY(query(socket_path, protocol::Status{}));
+  std::string text;
+  if (is_json) {
+    text = told + "\n";
+  } else {
+    append_lines(text, "", json);
+  }
+  TRY(write_answer(text));
+  return 0;
 }
 
 Result<int> print_plan(const std::string& socket_path, bool is_json) {
@@ -193,7 +223,10 @@ Result<int> print_plan(const std::string& socket_path, bool is_json) {
   if (!told.ok() && told.error().kind == ErrorKind::unavailable) {
     return run_glmd(socket_path, "--plan", is_json);
   }
-  return print_values(TRY(std::move(told)), is_json);
+  Json plan = TRY(std::move(told)).json;
+  add_measured(plan, TRY(query(socket_path, protocol::Status{})).json);
+  TRY(write_answer(is_json ? plan.to_string() + "\n" : plan_table(printable_value(plan))));
+  return 0;
 }
 
 Result<int> print_doctor(const std::string& socket_path, bool is_json) {

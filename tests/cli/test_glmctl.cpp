@@ -304,18 +304,31 @@ TEST(GlmctlDoctor, findings_of_the_running_daemon_are_printed_with_their_exit_co
   EXPECT_EQ(doctor.code, 77);
   EXPECT_EQ(doctor.output, "error: a\n  remedy: b\nnote: c\n");
   EXPECT_EQ(run("$G doctor --json" + socket).output, options.doctor_json + "\n");
-  EXPECT_EQ(run("$G plan" + socket).output, "memory.arena_bytes           7\n");
+}
+
+// As a daemon answers: the plan knows no speed, the status does.
+TEST(GlmctlPlan, the_table_of_glmd_is_printed_with_what_the_run_has_measured) {
+  ServerOptions options;
+  options.plan_json = R"({"model":{"path":"/srv/m"},"memory":{"floor_bytes":7},)"
+                      R"("token":{"hit_rate":1,"disk_bytes":0,"memory_bytes":27}})";
+  const ServerUnderTest test(options);
+  const std::string socket = " --socket " + test.path();
+  const std::string text = run("$G plan" + socket).output;
+  EXPECT_THAT(text, HasSubstr("model            /srv/m\n"));
+  EXPECT_THAT(text, HasSubstr("floor "));
+  EXPECT_THAT(text, HasSubstr("from disk not measured yet, memory not measured yet\n"));
+  EXPECT_EQ(run("$G plan --json" + socket).output, options.plan_json + "\n");
 }
 
 TEST(GlmctlDoctor, text_of_the_daemon_moves_no_cursor) {
   ServerOptions options;
-  options.plan_json = R"({"a":"x\ny"})";
+  options.plan_json = R"({"model":{"path":"x\ny"}})";
   options.doctor_json =
       "{\"exit_code\":0,\"findings\":[{\"severity\":\"note\",\"what\":\"\\u001b[2J\\u009bm\","
       "\"remedy\":\"\"}]}";
   const ServerUnderTest test(options);
   const std::string socket = " --socket " + test.path();
-  EXPECT_EQ(run("$G plan" + socket).output, "a                            x\\ny\n");
+  EXPECT_EQ(run("$G plan" + socket).output, "model            x\\ny\n");
   EXPECT_EQ(run("$G doctor" + socket).output, "note: \\x1b[2J\\x9bm\n");
 }
 

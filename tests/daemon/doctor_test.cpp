@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "doctor_facts.h"
+#include "plan_table.h"
 #include "tests/support/temporary_folder.h"
 
 namespace glmd {
@@ -168,7 +169,8 @@ TEST(Doctor, a_refused_plan_is_an_error_with_its_sum) {
   MachineFacts facts = sound_machine();
   facts.plan.reset();
   facts.plan_error = Error{ErrorKind::no_memory, "a sum of many lines"};
-  facts.floor = MemoryPlan{.budget_bytes = 1, .budget_source = "--memory", .dense_bytes = 2};
+  facts.floor = MemoryPlan{
+      .budget_bytes = 1, .budget_source = "--memory", .dense_bytes = 2, .floor_bytes = 2};
   const std::vector<Finding> findings = examine(facts);
   EXPECT_EQ(exit_code_of(findings), 75);
   EXPECT_EQ(findings.front().what, "memory: wanted at least 2 bytes, got 1");
@@ -334,7 +336,7 @@ TEST(Doctor, the_gravest_finding_comes_first) {
 }
 
 TEST(Doctor, the_plan_names_hardware_model_sum_and_expected_speed) {
-  const std::string text = plan_text(sound_machine());
+  const std::string text = plan_table(plan_json(sound_machine()));
   for (const char* part :
        {"Processor, 8 cores", "64.0 GiB", "/srv/m on ext4, direct reads", "19200 of 20054016 bytes",
         "expert arena", "memory 75.0 GB/s", "bound by disk"}) {
@@ -416,7 +418,7 @@ TEST(Plan, of_a_model_that_does_not_open_only_its_path_is_told) {
   const TemporaryFolder folder;
   const MachineFacts facts =
       gather_facts(Settings(), folder / "absent", error(ErrorKind::not_found, "no container"));
-  const std::string text = plan_text(facts);
+  const std::string text = plan_table(plan_json(facts));
   EXPECT_THAT(text, HasSubstr("model            " + (folder / "absent") + "\n"));
   EXPECT_THAT(text, Not(HasSubstr("direct reads")));
   EXPECT_THAT(text, Not(HasSubstr("experts")));
@@ -427,8 +429,22 @@ TEST(Plan, of_a_model_that_does_not_open_only_its_path_is_told) {
   EXPECT_EQ(json.find("error")->as_string(), "no container");
 }
 
+TEST(Plan, of_a_machine_whose_processors_are_taken_says_so) {
+  const auto told = [](double average, std::optional<double> waiting_percent) {
+    MachineFacts facts = sound_machine();
+    facts.load_average = average;
+    facts.waiting_percent = waiting_percent;
+    return plan_table(plan_json(facts));
+  };
+  EXPECT_THAT(told(9.04, 93.2),
+              HasSubstr("busy             load 9.0 on 8 cores, work waited 93 % of the time: "));
+  EXPECT_THAT(told(9.04, std::nullopt), HasSubstr("busy             load 9.0 on 8 cores: "));
+  EXPECT_THAT(told(9.04, 0), Not(HasSubstr("busy"))) << "the load is that of a minute";
+  EXPECT_THAT(told(1, std::nullopt), Not(HasSubstr("busy")));
+}
+
 TEST(Plan, of_a_sound_machine_tells_how_the_model_is_read) {
-  const std::string text = plan_text(sound_machine());
+  const std::string text = plan_table(plan_json(sound_machine()));
   EXPECT_THAT(text, HasSubstr("8 cores, 8 threads"));
   EXPECT_THAT(text, HasSubstr("model            /srv/m on ext4, direct reads\n"));
   EXPECT_THAT(text, HasSubstr("experts          19200 of 20054016 bytes, 600 for each token\n"));
@@ -455,12 +471,16 @@ TEST(Doctor, the_machine_is_read_from_proc_and_sys) {
   put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
   put("proc/sys/kernel/io_uring_disabled", "2\n");
   put("proc/sys/vm/overcommit_memory", "1\n");
+  put("proc/loadavg", "3.50 4.00 4.48 8/160 18236\n");
+  put("proc/pressure/cpu", "some avg10=12.25 avg60=1.00 avg300=2.00 total=3\n");
   const MachineFacts facts = gather_machine(Settings(), root / "");
   EXPECT_EQ(facts.processor, "Some CPU @ 3 GHz");
   EXPECT_EQ(facts.memory_bytes, 1'024'000);
   EXPECT_EQ(facts.swap_bytes, 10'240);
   EXPECT_EQ(facts.huge_pages, "never");
   EXPECT_EQ(facts.io_uring_disabled, 2);
+  EXPECT_EQ(facts.load_average, 3.5);
+  EXPECT_EQ(facts.waiting_percent, 12.25);
   EXPECT_EQ(facts.overcommit, 1);
   EXPECT_FALSE(facts.has_pressure);
 }

@@ -118,6 +118,22 @@ TEST(MemoryPlan, below_the_floor_the_sum_is_refused_with_every_term) {
   }
 }
 
+TEST(MemoryPlan, the_floor_is_the_least_budget_that_is_not_refused) {
+  for (const int64_t dense_bytes : {gib / 64, 12 * gib}) {
+    MemoryNeeds needs = needs_of_glm52(600 * gib);
+    needs.model.dense_bytes = dense_bytes;
+    const MemoryPlan ample = plan_memory(needs).value();
+    EXPECT_THAT(ample.to_text(), HasSubstr(fmt::format("floor {:>26} bytes", ample.floor_bytes)));
+    needs.limits.front().bytes = ample.floor_bytes;
+    EXPECT_TRUE(plan_memory(needs).ok());
+    needs.limits.front().bytes = ample.floor_bytes - 1;
+    const auto refused = plan_memory(needs);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(fmt::format("wanted at least {} bytes", ample.floor_bytes)));
+  }
+}
+
 TEST(MemoryPlan, a_context_the_model_was_not_made_for_is_refused) {
   MemoryNeeds needs = needs_of_glm52(64 * gib);
   needs.context_tokens = (1 << 20) + 1;

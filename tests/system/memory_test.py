@@ -83,9 +83,9 @@ class Commands(unittest.TestCase):
                     for finding in told["findings"]:
                         self.assertTrue(finding["remedy"], finding)
 
-    def test_the_plan_in_the_log_ends_with_its_sum(self):
+    def test_the_plan_in_the_log_ends_without_a_line_of_blanks(self):
         log = Daemon(self).start_ready().read_log()
-        self.assertRegex(log, r"\n  total +\d+ bytes +[\d.]+ GiB\nglmd: ")
+        self.assertRegex(log, r"GiB\n  floor +\d+ bytes .*settings\nglmd: ")
 
     def test_doctor_fails_with_the_code_of_the_gravest_finding(self):
         self.assertEqual(self.run_glmd("--doctor", "--memory", "20M").returncode, 75)
@@ -107,7 +107,19 @@ class Commands(unittest.TestCase):
         daemon.start_ready("--context", "1024")
         asked = json.loads(subprocess.check_output(command, timeout=LIMIT_S))
         self.assertEqual(asked["memory"]["context_tokens"], 1024)
-        self.assertNotIn("measured", asked)
+        self.assertGreater(asked["measured"]["memory_bytes_per_s"], 0)
+        self.assertGreater(asked["expected"]["tokens_per_s"], 0)
+
+    def test_both_print_one_table(self):
+        daemon = Daemon(self).start_ready()
+        asked = subprocess.check_output([GLMCTL, "--socket", daemon.path, "plan"], text=True)
+        planned = self.run_glmd("--plan", "--threads", "1").stdout
+
+        def rows(table):
+            return [line[:16].strip() for line in table.splitlines() if line[:4] != "busy"]
+        self.assertEqual(rows(asked), rows(planned))
+        self.assertIn("floor", rows(planned))
+        self.assertIn("expected", rows(planned))
 
 
 if __name__ == "__main__":

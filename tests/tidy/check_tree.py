@@ -34,6 +34,7 @@ ARROWS = {
                       "daemon/platform"},
     "daemon": {"protocol", "daemon"},
     "client": {"protocol", "daemon/platform", "daemon/text", "client"},
+    "client/cli": {"protocol", "daemon/platform", "daemon/text", "client", "daemon/plan_table.h"},
     "tools": TOOLS,
     # What a bench and an evaluation may take is the daemon's arithmetic.
     "tools/bench": TOOLS_WITH_MEMORY,
