@@ -104,7 +104,7 @@ void add_measured(Json& plan, const Json& status) {
   if (!plan.is_object()) return;
   const Json* measured = find_path(status, {"engine", "measured"});
   Json known = measured != nullptr && measured->is_object() ? *measured : Json::object();
-  if (const Json* disk = find_path(status, {"engine", "experts", "read_bytes_per_s"})) {
+  if (const Json* disk = find_path(status, {"engine", "speed", "best_read_bytes_per_s"})) {
     known.set("disk_bytes_per_s", *disk);
   }
   if (known.members().empty()) return;
