@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "bench_memory.h"
 #include "fio.h"
@@ -21,6 +22,7 @@
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "storage/io_uring_reader.h"
+#include "storage/reader_choice.h"
 #include "storage/thread_reader.h"
 #include "tools/command_line.h"
 
@@ -80,7 +82,7 @@ class Stopwatch {
   double start_cpu_seconds_ = process_seconds();
 };
 
-// Experts at random places of the file, into slots as the cache has them.
+// Experts at random places of the file.
 class RandomExperts {
  public:
   RandomExperts(const Options& options, int64_t file_bytes)
@@ -92,10 +94,9 @@ class RandomExperts {
            ReadQueue::alignment;
   }
 
-  uint8_t* slot(int64_t index) { return memory_.data() + index * options_.expert_bytes; }
+  uint8_t* memory() { return memory_.data(); }
 
-  Result<void> take_slots(int64_t count) {
-    const int64_t bytes = count * options_.expert_bytes;
+  Result<void> take_memory(int64_t bytes) {
     if (memory_.size_bytes() >= bytes) return {};
     memory_ = {};
     TRY(check_memory(std::vector<MemoryTerm>{{"experts read", bytes}}));
@@ -104,27 +105,45 @@ class RandomExperts {
     return {};
   }
 
-  // Keeps enough experts submitted for `depth` segments to be under way at any time.
-  Result<Rate> run(BlockReader& reader, const Setting& setting) {
+  // As fio reads: a segment a request, into as many places as there are segments under way. A
+  // disk whose data passes a cache of the processor gives more, the fewer these are.
+  Result<Rate> run_segments(BlockReader& reader, const Setting& setting) {
+    int64_t at = 0, end = 0;
+    return run(reader, setting.depth, setting.size, [&] {
+      if (at + setting.size > end) {
+        at = offset();
+        end = at + options_.expert_bytes;
+      }
+      return std::exchange(at, at + setting.size);
+    });
+  }
+
+  // Whole experts into slots as the cache has them, enough for `depth` segments to be under way at
+  // any time.
+  Result<Rate> run_experts(BlockReader& reader, const Setting& setting) {
     const int64_t slots =
         2 + (setting.depth * setting.size + options_.expert_bytes - 1) / options_.expert_bytes;
-    TRY(take_slots(slots));
-    const Stopwatch stopwatch;
-    for (int64_t index = 0; index < slots; ++index) submit(reader, index);
-    while (stopwatch.seconds() < options_.seconds) {
-      const ReadCompletion completion = reader.wait();
-      TRY(completion.result);
-      submit(reader, static_cast<int64_t>(completion.tag));
-    }
-    return stopwatch.rate(reader.counters().bytes);
+    return run(reader, slots, options_.expert_bytes, [this] { return offset(); });
   }
 
  private:
-  void submit(BlockReader& reader, int64_t index) {
-    reader.submit({.offset = offset(),
-                   .bytes = options_.expert_bytes,
-                   .target = slot(index),
-                   .tag = static_cast<uint64_t>(index)});
+  template <typename NextOffset>
+  Result<Rate> run(BlockReader& reader, int64_t slots, int64_t bytes, NextOffset next_offset) {
+    TRY(take_memory(slots * bytes));
+    const auto submit = [&](uint64_t slot) {
+      reader.submit({.offset = next_offset(),
+                     .bytes = bytes,
+                     .target = memory_.data() + static_cast<int64_t>(slot) * bytes,
+                     .tag = slot});
+    };
+    const Stopwatch stopwatch;
+    for (int64_t slot = 0; slot < slots; ++slot) submit(static_cast<uint64_t>(slot));
+    while (stopwatch.seconds() < options_.seconds) {
+      const ReadCompletion completion = reader.wait();
+      TRY(completion.result);
+      submit(completion.tag);
+    }
+    return stopwatch.rate(reader.counters().bytes);
   }
 
   const Options& options_;
@@ -137,17 +156,16 @@ void forget_cached_pages(const File& file) {
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
-Result<Rate> read_by_ring(RandomExperts& experts, const std::string& path, const Setting& setting) {
-  const auto reader =
-      TRY(IoUringReader::open({path}, setting.depth, {.segment_bytes = setting.size}));
-  return experts.run(*reader, setting);
+using OpenedBlockReader = std::unique_ptr<BlockReader>;
+
+Result<OpenedBlockReader> open_ring(const std::string& path, const Setting& setting) {
+  return OpenedBlockReader(
+      TRY(IoUringReader::open({path}, setting.depth, {.segment_bytes = setting.size})));
 }
 
-Result<Rate> read_by_threads(RandomExperts& experts, const std::string& path,
-                             const Setting& setting) {
-  const auto reader =
-      TRY(ThreadReader::open({path}, setting.depth, {.segment_bytes = setting.size}));
-  return experts.run(*reader, setting);
+Result<OpenedBlockReader> open_threads(const std::string& path, const Setting& setting) {
+  return OpenedBlockReader(
+      TRY(ThreadReader::open({path}, setting.depth, {.segment_bytes = setting.size})));
 }
 
 Result<Rate> read_buffered(RandomExperts& experts, const std::string& path,
@@ -156,7 +174,7 @@ Result<Rate> read_buffered(RandomExperts& experts, const std::string& path,
   files.push_back(TRY(File::open_read_only(path)));
   forget_cached_pages(files[0]);
   ThreadReader reader(std::move(files), setting.depth, {.segment_bytes = setting.size});
-  return experts.run(reader, setting);
+  return experts.run_experts(reader, setting);
 }
 
 Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const Options& options) {
@@ -165,11 +183,11 @@ Result<Rate> read_mapped(RandomExperts& experts, const std::string& path, const 
   const auto bytes = static_cast<size_t>(TRY(file.size_bytes()));
   void* mapping = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (mapping == MAP_FAILED) return file_error(path, fmt::format("map {} bytes", bytes));
-  TRY(experts.take_slots(1));
+  TRY(experts.take_memory(options.expert_bytes));
   const Stopwatch stopwatch;
   int64_t done_bytes = 0;
   for (; stopwatch.seconds() < options.seconds; done_bytes += options.expert_bytes) {
-    std::memcpy(experts.slot(0), static_cast<const uint8_t*>(mapping) + experts.offset(),
+    std::memcpy(experts.memory(), static_cast<const uint8_t*>(mapping) + experts.offset(),
                 static_cast<size_t>(options.expert_bytes));
   }
   const Rate rate = stopwatch.rate(done_bytes);
@@ -282,17 +300,24 @@ Result<void> measure(const std::string& path, const Options& options) {
   } else {
     std::fputs("glmd-bench: fio is not there to compare with\n", stderr);
   }
-  const Result<void> ring = IoUringReader::probe();
-  if (ring.ok()) {
-    contenders.push_back({.name = "io_uring", .run = [&](const Setting& setting) {
-                            return read_by_ring(experts, path, setting);
+  using Open = Result<OpenedBlockReader> (*)(const std::string&, const Setting&);
+  std::vector<std::pair<const char*, Open>> readers;
+  if (IoUringReader::probe().ok()) readers.emplace_back("io_uring", open_ring);
+  readers.emplace_back("threads", open_threads);
+  for (const auto& [name, open] : readers) {
+    contenders.push_back({.name = name, .run = [&, open = open](auto& setting) -> Result<Rate> {
+                            const auto reader = TRY(open(path, setting));
+                            return experts.run_segments(*reader, setting);
                           }});
   }
-  contenders.push_back({.name = "threads", .run = [&](const Setting& setting) {
-                          return read_by_threads(experts, path, setting);
-                        }});
   TRY(sweep(contenders, source, options));
 
+  const Setting of_daemon = {ReadQueueOptions().segment_bytes, ReaderSettings().in_flight_max};
+  for (const auto& [name, open] : readers) {
+    const auto reader = TRY(open(path, of_daemon));
+    const Rate rate = TRY(experts.run_experts(*reader, of_daemon));
+    report_rate(name, of_daemon, "experts", rate.gigabytes, "GB/s", {}, options.as_json);
+  }
   const Setting last = contenders.back().best_setting;
   const Rate buffered = TRY(read_buffered(experts, path, last));
   report_rate("threads", last, "buffered", buffered.gigabytes, "GB/s", {}, options.as_json);
