@@ -81,7 +81,7 @@ void Team::Workers::loop(int thread) {
     if (participants_of(seen) == 0) return;
     if (static_cast<uint32_t>(thread) >= participants_of(seen)) continue;
     take_parts(thread);
-    if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
+    if (running.fetch_sub(1, std::memory_order_seq_cst) == 1) running.notify_one();
   }
 }
 
@@ -97,11 +97,13 @@ void Team::Workers::take_parts(int thread) {
   }
 }
 
-// All workers see the new word; those that do not take part never look at the task.
+// All workers see the new word; those that do not take part never look at the task. notify_all()
+// of libstdc++ 12 looks for waiters with a load that a mere store may be overtaken by, and a worker
+// that falls asleep just then would sleep for ever: hence an exchange, which nothing overtakes.
 void Team::Workers::start(int thread_count) {
   const uint32_t number = (round.load(std::memory_order_relaxed) >> participant_bits) + 1;
-  round.store(number << participant_bits | static_cast<uint32_t>(thread_count),
-              std::memory_order_release);
+  round.exchange(number << participant_bits | static_cast<uint32_t>(thread_count),
+                 std::memory_order_seq_cst);
   round.notify_all();
 }
 
