@@ -116,6 +116,16 @@ class ReplicaSetTest : public testing::Test {
             }};
   }
 
+  // It cannot be opened while `fails`.
+  ReplicaSource source_unless(const bool& fails, const std::string& disk, Error failure) {
+    ReplicaSource made = source(disk);
+    made.open = [&fails, failure = std::move(failure),
+                 open = std::move(made.open)](ReadSignal& signal) -> Result<ReplicaCopy> {
+      if (fails) return failure;
+      return open(signal);
+    };
+    return made;
+  }
   // It hangs while `hangs_`.
   ReplicaSource hanging_source(const std::string& disk) { return hanging_source(disk, content_); }
   ReplicaSource hanging_source(const std::string& disk, const std::string& content) {
@@ -284,13 +294,10 @@ TEST_F(ReplicaSetTest, a_disk_missing_at_the_start_is_left_out_until_it_is_there
 }
 
 TEST_F(ReplicaSetTest, a_disk_damaged_at_the_start_is_left_out_until_it_is_mended) {
-  ReplicaSource damaged = source("b");
   bool is_damaged = true;
-  damaged.open = [&is_damaged, open = damaged.open](ReadSignal& signal) -> Result<ReplicaCopy> {
-    if (is_damaged) return error(ErrorKind::corrupt, "b/mirror.json: not a JSON text");
-    return open(signal);
-  };
-  const auto set = open({source("a"), damaged});
+  const auto set = open(
+      {source("a"), source_unless(is_damaged, "b",
+                                  error(ErrorKind::corrupt, "b/mirror.json: not a JSON text"))});
   EXPECT_THAT(set->take_events(),
               testing::ElementsAre("b/mirror.json: not a JSON text; reading from the other disks, "
                                    "trying again in 1 s"));
@@ -562,13 +569,9 @@ TEST_F(ReplicaSetTest, a_disk_that_stays_wrong_is_opened_anew_after_pauses_that_
 }
 
 TEST_F(ReplicaSetTest, a_disk_with_wrong_copies_whose_folder_is_gone_gives_what_it_has_right) {
-  ReplicaSource wrong = source("b");
   bool is_gone = false;
-  wrong.open = [&is_gone, open = wrong.open](ReadSignal& signal) -> Result<ReplicaCopy> {
-    if (is_gone) return error(ErrorKind::not_found, "b: not there");
-    return open(signal);
-  };
-  const auto set = open({source("a"), wrong});
+  const auto set =
+      open({source("a"), source_unless(is_gone, "b", error(ErrorKind::not_found, "b: not there"))});
   damage("b", 0, expert_blocks - 1);
   EXPECT_EQ(read_all_checked(*set), 1);
   set->take_events();

@@ -156,16 +156,10 @@ void forget_cached_pages(const File& file) {
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
-using OpenedBlockReader = std::unique_ptr<BlockReader>;
-
-Result<OpenedBlockReader> open_ring(const std::string& path, const Setting& setting) {
-  return OpenedBlockReader(
-      TRY(IoUringReader::open({path}, setting.depth, {.segment_bytes = setting.size})));
-}
-
-Result<OpenedBlockReader> open_threads(const std::string& path, const Setting& setting) {
-  return OpenedBlockReader(
-      TRY(ThreadReader::open({path}, setting.depth, {.segment_bytes = setting.size})));
+Result<OpenedReader> open_reader(const std::string& path, ReaderKind kind, const Setting& setting) {
+  return open_block_reader(
+      {path},
+      {.kind = kind, .in_flight_max = setting.depth, .queue = {.segment_bytes = setting.size}});
 }
 
 Result<Rate> read_buffered(RandomExperts& experts, const std::string& path,
@@ -300,22 +294,21 @@ Result<void> measure(const std::string& path, const Options& options) {
   } else {
     std::fputs("glmd-bench: fio is not there to compare with\n", stderr);
   }
-  using Open = Result<OpenedBlockReader> (*)(const std::string&, const Setting&);
-  std::vector<std::pair<const char*, Open>> readers;
-  if (IoUringReader::probe().ok()) readers.emplace_back("io_uring", open_ring);
-  readers.emplace_back("threads", open_threads);
-  for (const auto& [name, open] : readers) {
-    contenders.push_back({.name = name, .run = [&, open = open](auto& setting) -> Result<Rate> {
-                            const auto reader = TRY(open(path, setting));
-                            return experts.run_segments(*reader, setting);
+  std::vector<std::pair<const char*, ReaderKind>> readers;
+  if (IoUringReader::probe().ok()) readers.emplace_back("io_uring", ReaderKind::io_uring);
+  readers.emplace_back("threads", ReaderKind::threads);
+  for (const auto& [name, kind] : readers) {
+    contenders.push_back({.name = name, .run = [&, kind = kind](auto& setting) -> Result<Rate> {
+                            const OpenedReader opened = TRY(open_reader(path, kind, setting));
+                            return experts.run_segments(*opened.reader, setting);
                           }});
   }
   TRY(sweep(contenders, source, options));
 
   const Setting of_daemon = {ReadQueueOptions().segment_bytes, ReaderSettings().in_flight_max};
-  for (const auto& [name, open] : readers) {
-    const auto reader = TRY(open(path, of_daemon));
-    const Rate rate = TRY(experts.run_experts(*reader, of_daemon));
+  for (const auto& [name, kind] : readers) {
+    const OpenedReader opened = TRY(open_reader(path, kind, of_daemon));
+    const Rate rate = TRY(experts.run_experts(*opened.reader, of_daemon));
     report_rate(name, of_daemon, "experts", rate.gigabytes, "GB/s", {}, options.as_json);
   }
   const Setting last = contenders.back().best_setting;
