@@ -1,11 +1,11 @@
 #include "kernels/block_encoder.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/block_codes.h"
 #include "kernels/half.h"
+#include "kernels/scale_search.h"
 #include "platform/check.h"
 
 namespace glmd {
@@ -16,15 +16,6 @@ int64_t group_count(int64_t columns) {
 }
 int64_t tile_count(int64_t rows) {
   return padded_rows(rows) / tile_rows;
-}
-
-float largest_magnitude(const float* values, int64_t n) {
-  float largest = 0.0f;
-  for (int64_t i = 0; i < n; ++i) {
-    const float magnitude = std::fabs(values[i]);
-    if (magnitude > largest) largest = magnitude;
-  }
-  return largest;
 }
 
 // ---- Float formats
@@ -53,143 +44,6 @@ void decode_floats(BlockFormat format, const uint8_t* data, int64_t n, float* va
   }
 }
 
-// ---- One group of q8
-
-// Rounds to nearest even for |value| < 2^22.
-int round_to_int(float value) {
-  return static_cast<int>((value + 12582912.0f) - 12582912.0f);
-}
-
-uint16_t encode_q8_group(const float* values, int64_t n, int8_t* codes) {
-  memset(codes, 0, group_columns);
-  const float wanted = largest_magnitude(values, n) / 127.0f;
-  const uint16_t half = f32_to_f16(wanted < 65504.0f ? wanted : 65504.0f);
-  const float scale = f16_to_f32(half);
-  if (scale == 0.0f) return half;
-  for (int64_t i = 0; i < n; ++i) {
-    const float code = values[i] / scale;  // the rounded scale may be a little small
-    codes[i] = static_cast<int8_t>(round_to_int(code > 127.0f    ? 127.0f
-                                                : code < -127.0f ? -127.0f
-                                                                 : code));
-  }
-  return half;
-}
-
-// ---- One group of nl4 and nl5
-
-// The nearest entry by lookup. Entries are integers, so borders between them are multiples of one
-// half, and the half unit that a value falls in decides: `bins[128 + 2 x value]`. A value on a
-// border is in the bin above it.
-struct NearestEntry {
-  uint8_t codes[256];
-  float entries[256];
-};
-
-template <int entry_count>
-constexpr NearestEntry make_nearest_entry(const int8_t (&table)[entry_count]) {
-  NearestEntry nearest = {};
-  for (int bin = 0; bin < 256; ++bin) {
-    const int centre = 2 * (bin - 128) + 1;  // in quarters
-    int best = 0;
-    for (int code = 1; code < entry_count; ++code) {
-      const int distance =
-          centre > 4 * table[code] ? centre - 4 * table[code] : 4 * table[code] - centre;
-      const int least =
-          centre > 4 * table[best] ? centre - 4 * table[best] : 4 * table[best] - centre;
-      if (distance < least) best = code;
-    }
-    nearest.codes[bin] = static_cast<uint8_t>(best);
-    nearest.entries[bin] = static_cast<float>(table[best]);
-  }
-  return nearest;
-}
-
-struct Nl4Search {
-  static constexpr NearestEntry nearest = make_nearest_entry(nl4_table);
-  static constexpr int factor_count = 17;
-  static constexpr float factor_first = 0.60f, factor_last = 1.08f;
-  static constexpr bool has_fifth_bit = false;
-};
-struct Nl5Search {
-  static constexpr NearestEntry nearest = make_nearest_entry(nl5_table);
-  static constexpr int factor_count = 13;
-  static constexpr float factor_first = 0.75f, factor_last = 1.06f;
-  static constexpr bool has_fifth_bit = true;
-};
-
-constexpr float largest_entry = 63.0f;
-constexpr float smallest_row = 1e-30f;
-
-// So that the largest candidate of the row has magnitude 127.
-template <class Search>
-float choose_row_scale(const float* values, int64_t columns) {
-  const float largest = largest_magnitude(values, columns);
-  if (largest < smallest_row) return 0.0f;
-  return largest * (Search::factor_last / largest_entry / 127.0f);
-}
-
-int bin_of(float value, float bins_per_unit) {
-  const float bin = value * bins_per_unit + 128.0f;
-  return static_cast<int>(bin < 0.0f ? 0.0f : bin > 255.0f ? 255.0f : bin);
-}
-
-// In units of the scale squared. Four sums, so that additions need not wait for each other.
-float squared_error(const NearestEntry& nearest, const float* values, int64_t n,
-                    float inverse_scale) {
-  const float bins_per_unit = 2.0f * inverse_scale;
-  float sums[4] = {};
-  for (int64_t i = 0; i < n; ++i) {
-    const float off = values[i] * inverse_scale - nearest.entries[bin_of(values[i], bins_per_unit)];
-    sums[i % 4] += off * off;
-  }
-  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
-}
-
-// +-m, the scale of the group in units of the row's.
-template <class Search>
-int search_group_scale(const float* values, int64_t n, float row_scale) {
-  const float amax = largest_magnitude(values, n);
-  if (row_scale == 0.0f || amax == 0.0f) return 0;
-  int best = 0, tried = 0;
-  float least = 0.0f;
-  for (int i = 0; i < Search::factor_count; ++i) {
-    const float factor = Search::factor_first + (Search::factor_last - Search::factor_first) *
-                                                    static_cast<float>(i) /
-                                                    (Search::factor_count - 1);
-    const int wanted = round_to_int(amax * factor / (largest_entry * row_scale));
-    const int magnitude = wanted < 1 ? 1 : wanted > 127 ? 127 : wanted;
-    if (magnitude == tried) continue;
-    tried = magnitude;
-    const auto units = static_cast<float>(magnitude);
-    const float inverse_scale = 1.0f / (row_scale * units);
-    for (int sign = 1; sign >= -1; sign -= 2) {
-      const float error =
-          squared_error(Search::nearest, values, n, sign > 0 ? inverse_scale : -inverse_scale) *
-          (units * units);
-      if (best != 0 && error >= least) continue;
-      least = error;
-      best = sign * magnitude;
-    }
-  }
-  return best;
-}
-
-template <class Search>
-void encode_nl_group(const float* values, int64_t n, float row_scale, int64_t row, uint8_t* block) {
-  const int units = search_group_scale<Search>(values, n, row_scale);
-  block[row] = static_cast<uint8_t>(units < 0 ? 128 - units : units);
-  if (units == 0) return;
-  const float magnitude = 1.0f / (row_scale * static_cast<float>(units < 0 ? -units : units));
-  const float bins_per_unit = 2.0f * (units < 0 ? -magnitude : magnitude);
-  for (int64_t column = 0; column < n; ++column) {
-    const unsigned code = Search::nearest.codes[bin_of(values[column], bins_per_unit)];
-    const CodePlace place = code_place(row, column);
-    *nibble_byte(block, place) |= static_cast<uint8_t>((code & 15) << (place.vector % 2 * 4));
-    if (Search::has_fifth_bit)
-      *fifth_bit_byte(block, place) |= static_cast<uint8_t>(code >> 4 << place.vector);
-  }
-}
-
 // ---- Tiles. A tile's blocks lie `block_stride` apart, so that gate and up can alternate.
 
 struct Tile {
@@ -198,44 +52,71 @@ struct Tile {
   int64_t block_stride;
 };
 
-template <class Search>
-void encode_nl_tile(const float* values, int64_t rows, int64_t columns, const Tile& tile) {
-  float row_scales[tile_rows] = {};
-  for (int64_t r = 0; r < rows; ++r)
-    row_scales[r] = choose_row_scale<Search>(values + r * columns, columns);
-  memcpy(tile.row_scales, row_scales, sizeof row_scales);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t first = 0; first < columns; first += group_columns) {
-      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
-      encode_nl_group<Search>(values + r * columns + first, n, row_scales[r], r,
-                              tile.blocks + first / group_columns * tile.block_stride);
-    }
-  }
+constexpr float smallest_row = 1e-30f;
+
+// So that the largest candidate of the row has magnitude 127.
+float choose_row_scale(BlockFormat format, float largest) {
+  if (format == BlockFormat::q8 || largest < smallest_row) return 0.0f;
+  const float factor = format == BlockFormat::nl4 ? Nl4Search::factor_last : Nl5Search::factor_last;
+  return largest * (factor / largest_entry / 127.0f);
 }
 
-void encode_q8_tile(const float* values, int64_t rows, int64_t columns, const Tile& tile) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t first = 0; first < columns; first += group_columns) {
-      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
-      uint8_t* block = tile.blocks + first / group_columns * tile.block_stride;
-      int8_t codes[group_columns];
-      const uint16_t scale = encode_q8_group(values + r * columns + first, n, codes);
-      memcpy(block + r * 2, &scale, 2);
-      for (int64_t column = 0; column < n; ++column) {
-        const CodePlace place = code_place(r, column);
-        block[q8_scale_bytes + place.vector * 32 + place.byte] =
-            static_cast<uint8_t>(codes[column]);
-      }
-    }
-  }
+uint32_t load_u32(const uint8_t* bytes) {
+  uint32_t value;
+  memcpy(&value, bytes, 4);
+  return value;
 }
+void store_u32(uint8_t* bytes, uint32_t value) {
+  memcpy(bytes, &value, 4);
+}
+
+// A row's codes of one group into a block, where code_place() says: four columns at a time.
+void place_codes(BlockFormat format, const uint8_t* codes, int64_t row, uint8_t* block) {
+  uint32_t fifth_bits = 0;
+  for (int64_t column = 0; column < group_columns; column += 4) {
+    const CodePlace place = code_place(row, column);
+    const uint32_t four = load_u32(codes + column);
+    if (format == BlockFormat::q8) {
+      store_u32(block + q8_scale_bytes + place.vector * 32 + place.byte, four);
+      continue;
+    }
+    fifth_bits |= (four >> 4 & 0x01010101) << place.vector;
+    if (place.vector % 2 != 0) continue;
+    const uint32_t high = load_u32(codes + column + 4);
+    store_u32(nibble_byte(block, place), (four & 0x0f0f0f0f) | (high & 0x0f0f0f0f) << 4);
+  }
+  if (format == BlockFormat::nl5) store_u32(fifth_bit_byte(block, code_place(row, 0)), fifth_bits);
+}
+
+void place_scale(BlockFormat format, uint16_t scale, int64_t row, uint8_t* block) {
+  if (format == BlockFormat::q8) memcpy(block + row * 2, &scale, 2);
+  if (format != BlockFormat::q8) block[row] = static_cast<uint8_t>(scale);
+}
+
+// The groups of one row, before they are put in their places.
+struct EncodedRow {
+  explicit EncodedRow(int64_t columns)
+      : scales(static_cast<size_t>(group_count(columns))),
+        codes(static_cast<size_t>(padded_columns(columns))) {}
+  std::vector<uint16_t> scales;
+  std::vector<uint8_t> codes;
+};
 
 // Writes into zeroed memory.
-void encode_tile(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                 const Tile& tile) {
-  if (format == BlockFormat::q8) encode_q8_tile(values, rows, columns, tile);
-  if (format == BlockFormat::nl5) encode_nl_tile<Nl5Search>(values, rows, columns, tile);
-  if (format == BlockFormat::nl4) encode_nl_tile<Nl4Search>(values, rows, columns, tile);
+void encode_tile(const KernelTable& kernels, BlockFormat format, const float* values, int64_t rows,
+                 int64_t columns, const Tile& tile, EncodedRow& encoded) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = values + r * columns;
+    const float row_scale = choose_row_scale(format, kernels.largest_magnitude(row, columns));
+    if (format != BlockFormat::q8) memcpy(tile.row_scales + r * 4, &row_scale, 4);
+    kernels.encode_row[static_cast<size_t>(format)](row, columns, row_scale, encoded.scales.data(),
+                                                    encoded.codes.data());
+    for (int64_t group = 0; group < group_count(columns); ++group) {
+      uint8_t* block = tile.blocks + group * tile.block_stride;
+      place_scale(format, encoded.scales[static_cast<size_t>(group)], r, block);
+      place_codes(format, encoded.codes.data() + group * group_columns, r, block);
+    }
+  }
 }
 
 template <class Block>
@@ -272,11 +153,12 @@ int64_t rows_in_tile(int64_t rows, int64_t tile) {
   return rows - tile * tile_rows < tile_rows ? rows - tile * tile_rows : tile_rows;
 }
 
-void encode_part(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                 uint8_t* out, int part, int parts) {
+void encode_part(const KernelTable& kernels, BlockFormat format, const float* values, int64_t rows,
+                 int64_t columns, uint8_t* out, int part, int parts) {
+  EncodedRow encoded(columns);
   for (int64_t tile = 0; tile < tile_count(rows); ++tile) {
-    encode_tile(format, values + tile * tile_rows * columns, rows_in_tile(rows, tile), columns,
-                locate_tile(format, out, rows, columns, tile, part, parts));
+    encode_tile(kernels, format, values + tile * tile_rows * columns, rows_in_tile(rows, tile),
+                columns, locate_tile(format, out, rows, columns, tile, part, parts), encoded);
   }
 }
 
@@ -291,22 +173,14 @@ void decode_part(BlockFormat format, const uint8_t* data, int64_t rows, int64_t 
 
 }  // namespace
 
-bool has_non_finite(const float* values, int64_t n) {
-  uint32_t found = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    found |= (std::bit_cast<uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-  }
-  return found != 0;
-}
-
 void encode_matrix(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                   uint8_t* out) {
+                   uint8_t* out, const KernelTable& kernels) {
   if (!is_quantised(format)) {
     encode_floats(format, values, rows * columns, out);
     return;
   }
   memset(out, 0, static_cast<size_t>(matrix_bytes(format, rows, columns)));
-  encode_part(format, values, rows, columns, out, 0, 1);
+  encode_part(kernels, format, values, rows, columns, out, 0, 1);
 }
 
 void decode_matrix(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
@@ -319,15 +193,15 @@ void decode_matrix(BlockFormat format, const uint8_t* data, int64_t rows, int64_
 }
 
 void encode_gate_up(BlockFormat format, const float* gate, const float* up, int64_t rows,
-                    int64_t columns, uint8_t* out) {
+                    int64_t columns, uint8_t* out, const KernelTable& kernels) {
   if (!is_quantised(format)) {
     encode_floats(format, gate, rows * columns, out);
     encode_floats(format, up, rows * columns, out + rows * columns * element_bytes(format));
     return;
   }
   memset(out, 0, static_cast<size_t>(gate_up_bytes(format, rows, columns)));
-  encode_part(format, gate, rows, columns, out, 0, 2);
-  encode_part(format, up, rows, columns, out, 1, 2);
+  encode_part(kernels, format, gate, rows, columns, out, 0, 2);
+  encode_part(kernels, format, up, rows, columns, out, 1, 2);
 }
 
 void decode_gate_up(BlockFormat format, const uint8_t* data, int64_t rows, int64_t columns,
@@ -342,19 +216,19 @@ void decode_gate_up(BlockFormat format, const uint8_t* data, int64_t rows, int64
 }
 
 void encode_embedding(BlockFormat format, const float* values, int64_t rows, int64_t columns,
-                      uint8_t* out) {
+                      uint8_t* out, const KernelTable& kernels) {
   if (!is_quantised(format)) {
     encode_floats(format, values, rows * columns, out);
     return;
   }
   CHECK(format == BlockFormat::q8);
+  EncodedRow encoded(columns);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t first = 0; first < columns; first += group_columns) {
-      const int64_t n = columns - first < group_columns ? columns - first : group_columns;
-      int8_t codes[group_columns];
-      const uint16_t scale = encode_q8_group(values + r * columns + first, n, codes);
-      memcpy(out, &scale, 2);
-      memcpy(out + 2, codes, sizeof codes);
+    kernels.encode_row[static_cast<size_t>(format)](values + r * columns, columns, 0.0f,
+                                                    encoded.scales.data(), encoded.codes.data());
+    for (int64_t group = 0; group < group_count(columns); ++group) {
+      memcpy(out, &encoded.scales[static_cast<size_t>(group)], 2);
+      memcpy(out + 2, encoded.codes.data() + group * group_columns, group_columns);
       out += 2 + group_columns;
     }
   }

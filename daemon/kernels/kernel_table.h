@@ -129,6 +129,17 @@ struct KernelTable {
   // embedding has.
   void (*embedding_row[block_format_count])(const uint8_t* row, int64_t columns, float* out);
 
+  // Weights -> codes, a row at a time, for the converter: per group of 32 its scale as stored (nl4,
+  // nl5: sign and magnitude, q8: f16 bits) and 32 codes, zeros behind the logical end. nl4 and nl5
+  // search: the scale is tried at several fractions of the group's amax with both signs, and the
+  // one with the least squared error wins (the first of equals). Entries are the nearest ones;
+  // between two, the higher. Values are at most 1e38, `row_scale` is 0 (zeros) or at least 1e-34.
+  // Null for the float formats.
+  void (*encode_row[block_format_count])(const float* values, int64_t columns, float row_scale,
+                                         uint16_t* scales, uint8_t* codes);
+  // The largest |x[i]|, 0 of none; infinity or NaN where a value is not finite.
+  float (*largest_magnitude)(const float* x, int64_t n);
+
   // out[i] = (x[i] * (1 / sqrt(mean(x^2) + eps))) * weight[i]
   void (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // out[i] = ((x[i] - mean) * (1 / sqrt(var + eps))) * weight[i] + bias[i]; var = mean((x -

@@ -182,6 +182,10 @@ Result<void> File::write_at(int64_t offset, std::span<const uint8_t> bytes) {
   return {};
 }
 
+void File::start_sync(int64_t offset, int64_t bytes) {
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 Result<void> File::sync() {
   if (::fsync(descriptor_) != 0) return file_error(path_, "sync");
   return {};

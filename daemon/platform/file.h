@@ -46,6 +46,7 @@ class File {
   Result<void> read_at(int64_t offset, std::span<uint8_t> target) const;
   Result<void> write(std::span<const uint8_t> bytes);  // at the current position
   Result<void> write_at(int64_t offset, std::span<const uint8_t> bytes);
+  void start_sync(int64_t offset, int64_t bytes);  // lets the disk begin; sync() tells of failures
   Result<void> sync();
 
  private:

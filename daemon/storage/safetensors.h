@@ -47,6 +47,7 @@ class SafetensorsWriter {
   static Result<SafetensorsWriter> create(const std::string& path,
                                           std::vector<StoredTensor>& tensors);
   Result<void> write_at(int64_t offset, std::span<const uint8_t> bytes);
+  void start_sync(int64_t offset, int64_t bytes) { file_.start_sync(offset, bytes); }
   Result<void> sync() { return file_.sync(); }
 
   // The size of the file that create() starts.

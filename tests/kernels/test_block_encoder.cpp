@@ -174,16 +174,6 @@ TEST(BlockEncoder, a_value_between_two_entries_takes_the_higher) {
   }
 }
 
-TEST(BlockEncoder, infinity_and_nan_are_found) {
-  std::vector<float> values(100, 1.0f);
-  EXPECT_FALSE(has_non_finite(values.data(), 100));
-  values[99] = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(has_non_finite(values.data(), 100));
-  EXPECT_FALSE(has_non_finite(values.data(), 99));
-  values[3] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(has_non_finite(values.data(), 99));
-}
-
 TEST(Half, every_f16_survives_the_way_to_f32_and_back) {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const auto half = static_cast<uint16_t>(bits);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/half.h"
@@ -528,6 +529,69 @@ TEST_P(KernelTables, among_top_scores_zeros_of_both_signs_are_equal_and_nan_is_l
             (std::vector<int32_t>{0, 1, 2, 5}));
   EXPECT_EQ(select_top(kernels(), {-0.0f, 0.0f}, 1), std::vector<int32_t>{0});
   EXPECT_EQ(select_top(kernels(), {NAN, -5.0f, NAN, -7.0f}, 2), (std::vector<int32_t>{1, 3}));
+}
+
+// Rows as checkpoints have them and as they should not: sizes from nothing to the largest that is
+// converted, mostly zeros, few distinct values (so that errors tie), one value that dwarfs the
+// rest.
+std::vector<float> row_to_encode(RandomValues& random, int kind, int64_t columns) {
+  std::vector<float> values = random.gaussians(columns);
+  for (float& value : values) {
+    const uint32_t bits = random.bits();
+    if (kind == 1) value *= 2e6f;
+    if (kind == 2) value *= 1e-30f;
+    if (kind == 3) value = 1e-40f * static_cast<float>(bits % 100);
+    if (kind == 4) value = std::ldexp(value, static_cast<int>(bits % 60) - 30);
+    if (kind == 5) value = bits % 4 == 0 ? value : 0.0f;
+    if (kind == 6) value = static_cast<float>(bits % 7) - 3.0f;
+    if (kind == 7) value = static_cast<float>(bits % 255) - 127.0f;
+    if (kind == 8) value = bits % 2 == 0 ? 0.5f : -0.5f;
+    if (kind == 9) value = 0.0f;
+  }
+  if (kind == 10) values[0] = 8e6f;
+  return values;
+}
+constexpr int row_kinds = 11;
+
+TEST_P(KernelTables, encoded_rows_are_those_of_scalar) {
+  RandomValues random(61);
+  for (int round = 0; round < 60; ++round) {
+    for (int kind = 0; kind < row_kinds; ++kind) {
+      const int64_t columns = 1 + random.bits() % 200;
+      const std::vector<float> values = row_to_encode(random, kind, columns);
+      const float largest = scalar().largest_magnitude(values.data(), columns);
+      ASSERT_EQ(kernels().largest_magnitude(values.data(), columns), largest);
+      // As the row's own amax asks for, and as that of a row with a larger one. Tiny rows have
+      // none.
+      const float row_scale =
+          largest < 1e-30f ? 0.0f : largest * (1.0f + static_cast<float>(round % 3)) / 8000.0f;
+      for (const BlockFormat format : {BlockFormat::q8, BlockFormat::nl5, BlockFormat::nl4}) {
+        const auto groups = static_cast<size_t>(padded_columns(columns) / group_columns);
+        std::vector<uint16_t> got_scales(groups, 7), wanted_scales(groups, 8);
+        std::vector<uint8_t> got(groups * group_columns, 7), wanted(groups * group_columns, 8);
+        kernels().encode_row[index_of(format)](values.data(), columns, row_scale, got_scales.data(),
+                                               got.data());
+        scalar().encode_row[index_of(format)](values.data(), columns, row_scale,
+                                              wanted_scales.data(), wanted.data());
+        ASSERT_EQ(got_scales, wanted_scales) << format_name(format) << " kind " << kind;
+        ASSERT_EQ(got, wanted) << format_name(format) << " kind " << kind;
+      }
+    }
+  }
+}
+
+TEST_P(KernelTables, the_largest_magnitude_is_not_finite_where_a_value_is_not) {
+  for (const int64_t n : {1, 8, 31, 100}) {
+    for (int64_t place = 0; place < n; ++place) {
+      std::vector<float> values(static_cast<size_t>(n), -3.0f);
+      EXPECT_EQ(kernels().largest_magnitude(values.data(), n), 3.0f);
+      values[static_cast<size_t>(place)] = -std::numeric_limits<float>::infinity();
+      EXPECT_TRUE(std::isinf(kernels().largest_magnitude(values.data(), n)));
+      values[static_cast<size_t>(place)] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(kernels().largest_magnitude(values.data(), n)));
+    }
+  }
+  EXPECT_EQ(kernels().largest_magnitude(nullptr, 0), 0.0f);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tools/convert/checkpoint.h"
 
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <sys/stat.h>
 
@@ -176,6 +177,11 @@ Result<void> Checkpoint::read(const SourceTensor& tensor, int64_t offset,
   const File& file = shards_[static_cast<size_t>(tensor.shard)];
   TRY_CONTEXT(file.read_at(tensor.stored.offset + offset, target), "tensor " + tensor.stored.name);
   return {};
+}
+
+void Checkpoint::read_ahead(const SourceTensor& tensor, int64_t offset, int64_t bytes) const {
+  const File& file = shards_[static_cast<size_t>(tensor.shard)];
+  ::posix_fadvise(file.descriptor(), tensor.stored.offset + offset, bytes, POSIX_FADV_WILLNEED);
 }
 
 const std::string& Checkpoint::path(const SourceTensor& tensor) const {

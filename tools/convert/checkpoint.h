@@ -48,6 +48,8 @@ class Checkpoint {
 
   // Bytes [offset, offset + target) of a tensor. Thread: any.
   Result<void> read(const SourceTensor& tensor, int64_t offset, std::span<uint8_t> target) const;
+  // Asks the system to have these bytes in memory soon. Thread: any.
+  void read_ahead(const SourceTensor& tensor, int64_t offset, int64_t bytes) const;
   const std::string& path(const SourceTensor& tensor) const;
 
  private:

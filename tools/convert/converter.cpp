@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <set>
@@ -14,6 +15,7 @@
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
 #include "text/tokenizer.h"
+#include "tools/convert/background.h"
 #include "tools/convert/container_folder.h"
 #include "tools/convert/journal.h"
 #include "tools/convert/tensor_encoder.h"
@@ -25,6 +27,8 @@ constexpr const char* journal_name = Journal::file_name;
 constexpr const char* record_name = "conversion.json";
 constexpr int64_t record_bytes_max = int64_t{256} << 20;
 constexpr int64_t small_file_bytes_max = int64_t{256} << 20;
+constexpr size_t tensors_ahead = 4;
+constexpr int64_t write_behind_bytes = int64_t{128} << 20;  // and a tensor more
 
 Json stamps_json(const std::vector<Checkpoint::FileStamp>& stamps, bool with_time) {
   std::vector<Json> items;
@@ -77,6 +81,12 @@ Json fingerprint_json(const Checkpoint& checkpoint, const ConvertOptions& option
                        {"sources", stamps_json(checkpoint.stamps(), true)}});
 }
 
+int64_t weight_count(const PlannedTensor& tensor) {
+  int64_t count = 0;
+  for (const MatrixSource& source : tensor.sources) count += source.rows * source.columns;
+  return count;
+}
+
 class Conversion {
  public:
   Conversion(const ConvertOptions& options, const ConvertObserver& observer,
@@ -96,6 +106,7 @@ class Conversion {
   Result<void> find_kept();
   bool is_kept(const PlannedFile& file) const { return kept_.contains(file.name); }
   Result<void> drop_strangers() const;
+  Result<void> read_ahead(const PlannedTensor& tensor, Background& reads) const;
   Result<void> write_file(const PlannedFile& file);
   Result<void> copy_small_files();
   Result<void> write_manifest();
@@ -204,20 +215,38 @@ Result<void> Conversion::drop_strangers() const {
   return {};
 }
 
+Result<void> Conversion::read_ahead(const PlannedTensor& tensor, Background& reads) const {
+  return reads.add(0, [this, &tensor]() -> Result<void> {
+    for (const MatrixSource& source : tensor.sources) {
+      const int64_t row_bytes = source.columns * dtype_bits(source.tensor->stored.dtype) / 8;
+      checkpoint_.read_ahead(*source.tensor, source.first_row * row_bytes, source.rows * row_bytes);
+    }
+    return {};
+  });
+}
+
+// Reading ahead, encoding and writing behind go on side by side.
 Result<void> Conversion::write_file(const PlannedFile& file) {
   const std::string path = partial_ + "/" + file.name;
   std::vector<StoredTensor> stored = stored_tensors(file);
   SafetensorsWriter writer = TRY(SafetensorsWriter::create(path, stored));
-  TensorEncoder encoder(checkpoint_, team_);
   Journal::Hashes hashes;
+  Background reads(0), writes(write_behind_bytes);
+  TensorEncoder encoder(checkpoint_, team_, *options_.kernels, writes);
   progress_.file = file.name;
   progress_.bytes_done += stored.front().offset;
+  size_t asked_for = 0;
   for (size_t i = 0; i < stored.size(); ++i) {
-    hashes[stored[i].name] =
-        TRY_CONTEXT(encoder.write(file.tensors[i], writer, stored[i].offset), file.name);
+    const PlannedTensor& tensor = file.tensors[i];
+    for (; asked_for < std::min(i + 1 + tensors_ahead, stored.size()); ++asked_for)
+      TRY(read_ahead(file.tensors[asked_for], reads));
+    TRY_CONTEXT(encoder.encode(tensor, writer, stored[i].offset, hashes[stored[i].name]),
+                file.name);
     progress_.bytes_done += stored[i].bytes;
+    progress_.weights_done += weight_count(tensor);
     TRY(note(""));
   }
+  TRY_CONTEXT(writes.finish(), file.name);
   TRY(writer.sync());
   return journal_.add(file.name, std::move(hashes));
 }

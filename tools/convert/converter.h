@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_table.h"
 #include "platform/result.h"
 #include "tools/convert/conversion_plan.h"
 
@@ -20,6 +21,7 @@ struct ConvertOptions {
   double latent_norm_eps = 1e-5;
   std::vector<std::string> ignored;
   int threads = 1;
+  const KernelTable* kernels = find_kernels("auto");  // of any the same bytes come
 };
 
 struct ConvertProgress {
@@ -28,6 +30,7 @@ struct ConvertProgress {
   int64_t bytes_done = 0;  // kept files included
   int64_t bytes_kept = 0;  // of an earlier, broken-off conversion
   int64_t bytes_total = 0;
+  int64_t weights_done = 0;  // by this run
 };
 
 // Called after every tensor; false breaks off, leaving what is done for the next time.

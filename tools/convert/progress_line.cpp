@@ -40,11 +40,16 @@ bool ProgressLine::show(const ConvertProgress& progress) {
   shown_at_ = now;
   const double seconds = std::chrono::duration<double>(now - started_at_).count();
   const double done = static_cast<double>(progress.bytes_done - progress.bytes_kept);
+  const double a_second = 1 / std::max(seconds, 1e-3);
   const double left = static_cast<double>(progress.bytes_total - progress.bytes_done);
-  print_text(stderr, "{}{}: {} {:.1f} of {:.1f} MB, {:.0f} MB/s, {:.0f} s left{}",
+  print_text(stderr, "{}{}: {} {:.1f} of {:.1f} MB, {:.0f} MB/s{}, {:.0f} s left{}",
              is_terminal_ ? "\r\033[K" : "", program_, progress.file,
              static_cast<double>(progress.bytes_done) / 1e6,
-             static_cast<double>(progress.bytes_total) / 1e6, done / 1e6 / std::max(seconds, 1e-3),
+             static_cast<double>(progress.bytes_total) / 1e6, done / 1e6 * a_second,
+             progress.weights_done > 0
+                 ? fmt::format(", {:.1f} million weights/s",
+                               static_cast<double>(progress.weights_done) / 1e6 * a_second)
+                 : "",
              done > 0 ? left * seconds / done : 0.0, is_terminal_ ? "" : "\n");
   std::fflush(stderr);
   return wants_stop == 0;

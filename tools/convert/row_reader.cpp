@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/block_encoder.h"
 #include "kernels/half.h"
+#include "kernels/kernel_table.h"
 
 namespace glmd {
 namespace {
@@ -61,31 +61,31 @@ Result<RowReader> RowReader::open(const Checkpoint& checkpoint, const MatrixSour
                       raw));
   reader.scales_.resize(static_cast<size_t>(count));
   convert(stored.dtype, raw.data(), count, reader.scales_.data());
-  if (has_non_finite(reader.scales_.data(), count)) {
+  if (!std::isfinite(scalar_kernels().largest_magnitude(reader.scales_.data(), count))) {
     return error(ErrorKind::bad_input, "{}: tensor {}: wanted finite scales, got NaN or infinity",
                  checkpoint.path(*source.scales), stored.name);
   }
   return reader;
 }
 
-Result<void> RowReader::load(int64_t begin, int64_t end) {
+Result<void> RowReader::read(int64_t begin, int64_t end, std::vector<uint8_t>& raw,
+                             float* out) const {
   const int64_t row_bytes = source_.columns * element_bytes_;
-  raw_.resize(static_cast<size_t>((end - begin) * row_bytes));
-  first_loaded_ = begin;
-  return checkpoint_.read(*source_.tensor, (source_.first_row + begin) * row_bytes, raw_);
-}
-
-bool RowReader::fill(int64_t row, float* out) const {
-  const uint8_t* raw = raw_.data() + (row - first_loaded_) * source_.columns * element_bytes_;
-  if (source_.scales != nullptr) {
-    fill_fp8(row, raw, out);
-  } else {
-    convert(source_.tensor->stored.dtype, raw, source_.columns, out);
+  raw.resize(static_cast<size_t>((end - begin) * row_bytes));
+  TRY(checkpoint_.read(*source_.tensor, (source_.first_row + begin) * row_bytes, raw));
+  for (int64_t row = begin; row < end; ++row) {
+    const uint8_t* from = raw.data() + (row - begin) * row_bytes;
+    float* to = out + (row - begin) * source_.columns;
+    if (source_.scales != nullptr) {
+      convert_fp8(row, from, to);
+    } else {
+      convert(source_.tensor->stored.dtype, from, source_.columns, to);
+    }
   }
-  return !has_non_finite(out, source_.columns);
+  return {};
 }
 
-void RowReader::fill_fp8(int64_t row, const uint8_t* codes, float* out) const {
+void RowReader::convert_fp8(int64_t row, const uint8_t* codes, float* out) const {
   const CheckpointConfig& config = checkpoint_.config();
   const int64_t scale_row = (source_.row_in_blocks + row) / config.scale_block_rows;
   const float* scales = scales_.data() + scale_row * scale_columns_;

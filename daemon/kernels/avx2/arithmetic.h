@@ -67,6 +67,13 @@ static inline void store(float* to, __m256 value, int64_t n) {
   _mm256_maskstore_ps(to, first_lanes(n), value);
 }
 
+// The largest of 8 lanes, none of which is negative.
+static inline __m128i largest_of(__m256i lanes) {
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+}
+
 struct Half {  // f16 in memory
   uint16_t bits;
 };

@@ -39,6 +39,12 @@ void embedding_row_f16(const uint8_t* row, int64_t columns, float* out);
 void embedding_row_bf16(const uint8_t* row, int64_t columns, float* out);
 void embedding_row_q8(const uint8_t* row, int64_t columns, float* out);
 
+void encode_row_nl5(const float* values, int64_t columns, float row_scale, uint16_t* scales,
+                    uint8_t* codes);
+void encode_row_nl4(const float* values, int64_t columns, float row_scale, uint16_t* scales,
+                    uint8_t* codes);
+float largest_magnitude(const float* x, int64_t n);
+
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* out);
 void layer_norm(const float* x, const float* weight, const float* bias, int64_t n, float eps,
                 float* out);

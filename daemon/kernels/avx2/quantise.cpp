@@ -11,11 +11,7 @@ uint32_t largest_magnitude_bits(const __m256* values) {
     largest =
         _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(values[i]), magnitude));
   }
-  __m128i four =
-      _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(four));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(largest_of(largest)));
 }
 
 int32_t sum_of(__m256i lanes) {

@@ -1,4 +1,5 @@
 #include "kernels/avx2/kernels.h"
+#include "kernels/scalar/kernels.h"
 
 namespace glmd {
 
@@ -13,6 +14,9 @@ const KernelTable& avx2_kernels() {
       .gate_up = {gate_up_f32, gate_up_f16, gate_up_bf16, gate_up_q8, gate_up_nl5, gate_up_nl4},
       .embedding_row = {embedding_row_f32, embedding_row_f16, embedding_row_bf16, embedding_row_q8,
                         nullptr, nullptr},
+      .encode_row = {nullptr, nullptr, nullptr, scalar::encode_row_q8, encode_row_nl5,
+                     encode_row_nl4},
+      .largest_magnitude = largest_magnitude,
       .rms_norm = rms_norm,
       .layer_norm = layer_norm,
       .rotate = rotate,

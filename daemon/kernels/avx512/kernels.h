@@ -28,6 +28,12 @@ void gate_up_nl5(const Matrix& w, const Activations& x, float* y, int64_t y_stri
 void gate_up_nl4(const Matrix& w, const Activations& x, float* y, int64_t y_stride, int64_t begin,
                  int64_t end);
 
+void encode_row_nl5(const float* values, int64_t columns, float row_scale, uint16_t* scales,
+                    uint8_t* codes);
+void encode_row_nl4(const float* values, int64_t columns, float row_scale, uint16_t* scales,
+                    uint8_t* codes);
+float largest_magnitude(const float* x, int64_t n);
+
 void rms_norm(const float* x, const float* weight, int64_t n, float eps, float* out);
 void layer_norm(const float* x, const float* weight, const float* bias, int64_t n, float eps,
                 float* out);

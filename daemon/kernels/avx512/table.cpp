@@ -1,5 +1,6 @@
 #include "kernels/avx2/kernels.h"
 #include "kernels/avx512/kernels.h"
+#include "kernels/scalar/kernels.h"
 
 namespace glmd {
 
@@ -16,6 +17,9 @@ const KernelTable& avx512_kernels() {
                   avx512::gate_up_nl4},
       .embedding_row = {embedding_row_f32, embedding_row_f16, embedding_row_bf16, embedding_row_q8,
                         nullptr, nullptr},
+      .encode_row = {nullptr, nullptr, nullptr, scalar::encode_row_q8, avx512::encode_row_nl5,
+                     avx512::encode_row_nl4},
+      .largest_magnitude = avx512::largest_magnitude,
       .rms_norm = avx512::rms_norm,
       .layer_norm = avx512::layer_norm,
       .rotate = rotate,

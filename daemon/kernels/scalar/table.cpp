@@ -11,6 +11,8 @@ const KernelTable& scalar_kernels() {
       .gate_up = {gate_up_f32, gate_up_f16, gate_up_bf16, gate_up_q8, gate_up_nl5, gate_up_nl4},
       .embedding_row = {embedding_row_f32, embedding_row_f16, embedding_row_bf16, embedding_row_q8,
                         nullptr, nullptr},
+      .encode_row = {nullptr, nullptr, nullptr, encode_row_q8, encode_row_nl5, encode_row_nl4},
+      .largest_magnitude = largest_magnitude,
       .rms_norm = rms_norm,
       .layer_norm = layer_norm,
       .rotate = rotate,
