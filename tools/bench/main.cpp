@@ -1,5 +1,6 @@
 // glmd-bench: how close the daemon comes to what the machine can do.
 #include "bench_attention.h"
+#include "bench_encode.h"
 #include "bench_kernels.h"
 #include "bench_reads.h"
 #include "bench_step.h"
@@ -15,7 +16,7 @@ int main(int argc, char** argv) {
   const glmd::BenchCommand commands[] = {
       glmd::add_kernels_command(app),   glmd::add_step_command(app),
       glmd::add_attention_command(app), glmd::add_reads_command(app),
-      glmd::add_stream_command(app),
+      glmd::add_stream_command(app),    glmd::add_encode_command(app),
   };
   if (const auto code = glmd::parse_command_line(app, argc, argv)) return *code;
   for (const glmd::BenchCommand& command : commands) {

@@ -68,6 +68,15 @@ std::string source_name(const InventoryEntry& entry) {
   return {};
 }
 
+// Of gate and up, and down where an expert has it.
+std::vector<SourceName> mlp_names(const std::string& prefix, const InventoryEntry& entry) {
+  std::vector<SourceName> names = {{prefix + "gate_proj.weight", entry.rows, entry.columns},
+                                   {prefix + "up_proj.weight", entry.rows, entry.columns}};
+  if (entry.layout == TensorLayout::expert)
+    names.push_back({prefix + "down_proj.weight", entry.columns, entry.rows});
+  return names;
+}
+
 bool is_weight_dtype(const std::string& dtype) {
   return dtype == "BF16" || dtype == "F16" || dtype == "F32" || dtype == "F8_E4M3";
 }
@@ -133,7 +142,6 @@ Result<ConversionPlan> Planner::plan() {
 Result<void> Planner::add_sources(PlannedTensor& tensor) {
   const InventoryEntry& entry = tensor.entry;
   const CheckpointConfig& config = plan_.config;
-  const std::string_view ours = within_layer(entry);
   const std::string layer = layer_prefix(entry.layer);
   if (entry.layout == TensorLayout::vector) {
     MatrixSource source{.rows = 1, .columns = entry.columns};
@@ -146,31 +154,18 @@ Result<void> Planner::add_sources(PlannedTensor& tensor) {
     tensor.sources.push_back(source);
     return {};
   }
-  if (ours == "attention.k_b" || ours == "attention.v_b") {
-    return add_matrix(tensor, source_name(entry),
-                      config.heads * (config.qk_nope_head_dim + config.v_head_dim),
-                      config.kv_lora_rank);
-  }
-  if (entry.layout == TensorLayout::gate_up) {
-    const std::string mlp = layer + (ours == "mlp.gate_up" ? "mlp." : "mlp.shared_experts.");
-    TRY(add_matrix(tensor, mlp + "gate_proj.weight", entry.rows, entry.columns));
-    return add_matrix(tensor, mlp + "up_proj.weight", entry.rows, entry.columns);
-  }
-  if (entry.layout != TensorLayout::expert)
-    return add_matrix(tensor, source_name(entry), entry.rows, entry.columns);
-
   const std::string experts = layer + "mlp.experts.";
-  if (checkpoint_.find(experts + "gate_up_proj") != nullptr ||
-      checkpoint_.find(experts + "down_proj") != nullptr) {
+  const bool is_fused = checkpoint_.find(experts + "gate_up_proj") != nullptr ||
+                        checkpoint_.find(experts + "down_proj") != nullptr;
+  if (entry.layout == TensorLayout::expert && is_fused) {
     TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, 0, entry.rows, entry.columns));
     TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, entry.rows, entry.rows,
                   entry.columns));
     return add_fused(tensor, experts + "down_proj", entry.columns, 0, entry.columns, entry.rows);
   }
-  const std::string expert = fmt::format("{}{}.", experts, entry.expert);
-  TRY(add_matrix(tensor, expert + "gate_proj.weight", entry.rows, entry.columns));
-  TRY(add_matrix(tensor, expert + "up_proj.weight", entry.rows, entry.columns));
-  return add_matrix(tensor, expert + "down_proj.weight", entry.columns, entry.rows);
+  for (const SourceName& source : source_names(config, entry))
+    TRY(add_matrix(tensor, source.name, source.rows, source.columns));
+  return {};
 }
 
 Result<void> Planner::add_matrix(PlannedTensor& tensor, const std::string& name, int64_t rows,
@@ -271,6 +266,20 @@ Result<void> Planner::check_all_used() const {
 }
 
 }  // namespace
+
+std::vector<SourceName> source_names(const CheckpointConfig& config, const InventoryEntry& entry) {
+  const std::string_view ours = within_layer(entry);
+  const std::string mlp = layer_prefix(entry.layer) + "mlp.";
+  if (entry.layout == TensorLayout::expert)
+    return mlp_names(fmt::format("{}experts.{}.", mlp, entry.expert), entry);
+  if (entry.layout == TensorLayout::gate_up)
+    return mlp_names(ours == "mlp.gate_up" ? mlp : mlp + "shared_experts.", entry);
+  if (ours == "attention.k_b" || ours == "attention.v_b") {
+    return {{source_name(entry), config.heads * (config.qk_nope_head_dim + config.v_head_dim),
+             config.kv_lora_rank}};
+  }
+  return {{source_name(entry), entry.rows, entry.columns}};
+}
 
 const char* policy_name(Policy policy) {
   switch (policy) {
