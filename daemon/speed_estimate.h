@@ -29,7 +29,7 @@ struct TokenNeeds {
 struct MachineSpeed {
   double disk_bytes_per_s = 0;  // of whole experts
   double memory_bytes_per_s = 0;
-  double team_task_s = 0;  // until all threads are done with a task that does nothing
+  double team_task_s = 0;  // that a task takes beyond an even share of its work
 };
 
 struct SpeedEstimate {

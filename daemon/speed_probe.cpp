@@ -95,15 +95,24 @@ Result<double> measure_memory(Team& team, int64_t bytes) {
   return static_cast<double>(bytes * passes) * 1e9 / ns;
 }
 
+// What a task takes beyond an even share of its work, which is made of units of a known time.
 double measure_task(Team& team) {
+  constexpr int64_t units_per_thread = 32, unit_ns = 2'000;
   const SteadyClock clock;
   const int64_t begin_ns = clock.now_ns();
   int64_t tasks = 0;
   while (clock.now_ns() - begin_ns < tasks_time_ns) {
-    team.run(team.thread_count(), 1, [](int64_t, int64_t, int) {});
+    team.run(units_per_thread * team.thread_count(), 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t unit_end_ns = clock.now_ns() + unit_ns;
+        while (clock.now_ns() < unit_end_ns) {
+        }
+      }
+    });
     ++tasks;
   }
-  return static_cast<double>(clock.now_ns() - begin_ns) * 1e-9 / static_cast<double>(tasks);
+  const int64_t beyond_ns = clock.now_ns() - begin_ns - tasks * units_per_thread * unit_ns;
+  return std::max(0.0, static_cast<double>(beyond_ns) * 1e-9 / static_cast<double>(tasks));
 }
 
 }  // namespace

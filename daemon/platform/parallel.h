@@ -2,6 +2,10 @@
 // number of threads never changes a bit. Parts are handed out as threads ask for them, large ones
 // first: neither rows that cost more than others nor a neighbour on the machine make the rest wait.
 //
+// The thread that starts a task works on it itself, and what it does sooner alone (10 us) stays
+// with it. Others take part by taking a part; who has taken none when the last is handed out is not
+// waited for. Where sharing loses, since other programs want the processors, it pauses.
+//
 // A step runs hundreds of tasks, microseconds apart, so threads spin shortly for the next one
 // before they sleep; an idle team costs nothing.
 // Thread: only the thread that made the team calls run(); tasks run on all of them.
