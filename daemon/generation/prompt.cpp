@@ -16,8 +16,7 @@ Result<Prompt> prompt_of_tokens(const std::string& text, int64_t vocabulary) {
   prompt.tokens.reserve(ids.items().size());
   for (size_t index = 0; index < ids.items().size(); ++index) {
     const Json& id = ids.items()[index];
-    if (!id.is_integer() || id.is_unsigned_above_int64() || id.as_integer() < 0 ||
-        id.as_integer() >= vocabulary) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary) {
       return error(ErrorKind::bad_input, "prompt: item {}: wanted a token id from 0 to {}, got {}",
                    index, vocabulary - 1, id.to_string().substr(0, 40));
     }

@@ -27,8 +27,7 @@ class Reader {
                   std::optional<int64_t> fallback = std::nullopt) {
     const Json* value = present(config_, name);
     if (value == nullptr && fallback) return *fallback;
-    const bool is_good = value != nullptr && value->is_integer() &&
-                         !value->is_unsigned_above_int64() && value->as_integer() >= low &&
+    const bool is_good = value != nullptr && value->is_integer() && value->as_integer() >= low &&
                          value->as_integer() <= high;
     if (is_good) return value->as_integer();
     fail(name, fmt::format("an integer from {} to {}", low, high), value);
@@ -188,8 +187,8 @@ void read_scale_blocks(const Json& config, Reader& reader, CheckpointConfig& out
   bool is_good = block->is_array() && block->items().size() == 2;
   if (is_good) {
     for (const Json& side : block->items()) {
-      is_good = is_good && side.is_integer() && side.as_integer() >= 1 &&
-                side.as_integer() <= size_max && !side.is_unsigned_above_int64();
+      is_good =
+          is_good && side.is_integer() && side.as_integer() >= 1 && side.as_integer() <= size_max;
     }
   }
   if (!is_good) {
@@ -206,8 +205,7 @@ Result<void> add_stop_tokens(const Json& config, std::string_view what, int64_t 
   if (ids == nullptr) return {};
   const std::vector<Json> one = {ids->is_array() ? Json() : *ids};
   for (const Json& id : ids->is_array() ? ids->items() : one) {
-    if (!id.is_integer() || id.is_unsigned_above_int64() || id.as_integer() < 0 ||
-        id.as_integer() >= vocabulary) {
+    if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() >= vocabulary) {
       return error(ErrorKind::bad_input, "{}: eos_token_id: wanted ids from 0 to {}, got {}", what,
                    vocabulary - 1, shown(&id));
     }

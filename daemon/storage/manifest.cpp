@@ -31,8 +31,7 @@ Result<std::string> read_string(const Json& json, std::string_view name, std::st
 
 Result<int64_t> read_size(const Json& json, std::string_view name, std::string_view what) {
   const Json* value = json.find(name);
-  if (value == nullptr || !value->is_integer() || value->is_unsigned_above_int64() ||
-      value->as_integer() < 0)
+  if (value == nullptr || !value->is_integer() || value->as_integer() < 0)
     return wrong_value(what, name, "a size", value);
   return value->as_integer();
 }

@@ -14,7 +14,7 @@ constexpr int64_t data_alignment = 4096;
 constexpr size_t rank_max = 8;
 
 bool is_size(const Json& value) {
-  return value.is_integer() && !value.is_unsigned_above_int64() && value.as_integer() >= 0;
+  return value.is_integer() && value.as_integer() >= 0;
 }
 
 // The bytes of a shape, or an error where the product does not fit.

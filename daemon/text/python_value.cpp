@@ -19,6 +19,8 @@ bool is_truthy(const Json* value) {
       return value->as_boolean();
     case Json::Type::integer:
       return value->as_integer() != 0;
+    case Json::Type::big_integer:
+      return true;
     case Json::Type::real:
       return value->as_real() != 0;
     case Json::Type::string:
@@ -75,11 +77,6 @@ std::string repr_real(double value) {
   return out + digits.substr(0, whole_digits) + "." + digits.substr(whole_digits);
 }
 
-std::string repr_integer(const Json& value) {
-  return value.is_unsigned_above_int64() ? std::to_string(static_cast<uint64_t>(value.as_integer()))
-                                         : std::to_string(value.as_integer());
-}
-
 void append_repr_string(std::string& out, std::string_view text) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const bool has_double = text.find('"') != std::string_view::npos;
@@ -117,11 +114,21 @@ struct Notation {
   std::string_view null_word;
   std::string_view true_word;
   std::string_view false_word;
+  std::string_view infinity_word;
   void (*append_string)(std::string& out, std::string_view text);
 };
 
-constexpr Notation repr_notation{"None", "True", "False", append_repr_string};
-constexpr Notation json_notation{"null", "true", "false", append_json_string};
+constexpr Notation repr_notation{"None", "True", "False", "inf", append_repr_string};
+constexpr Notation json_notation{"null", "true", "false", "Infinity", append_json_string};
+
+void append_real(std::string& out, double value, const Notation& notation) {
+  if (std::isinf(value)) {
+    if (value < 0) out += '-';
+    out += notation.infinity_word;
+  } else {
+    out += repr_real(value);
+  }
+}
 
 void append_value(std::string& out, const Json& value, const Notation& notation) {
   std::string_view separator;
@@ -133,10 +140,13 @@ void append_value(std::string& out, const Json& value, const Notation& notation)
       out += value.as_boolean() ? notation.true_word : notation.false_word;
       break;
     case Json::Type::integer:
-      out += repr_integer(value);
+      out += std::to_string(value.as_integer());
+      break;
+    case Json::Type::big_integer:
+      out += value.as_digits();
       break;
     case Json::Type::real:
-      out += repr_real(value.as_real());
+      append_real(out, value.as_real(), notation);
       break;
     case Json::Type::string:
       notation.append_string(out, value.as_string());
@@ -162,19 +172,11 @@ void append_value(std::string& out, const Json& value, const Notation& notation)
   }
 }
 
-// Python compares an integer with a float exactly, not after rounding.
-void append_number_key(std::string& out, const Json& value) {
-  if (value.is_integer()) {
-    out += repr_integer(value);
-    return;
-  }
-  const double real = value.as_real();
-  if (real == std::trunc(real) && real >= -0x1p63 && real < 0x1p64) {
-    out += real < 0 ? std::to_string(static_cast<int64_t>(real))
-                    : std::to_string(static_cast<uint64_t>(real));
-  } else {
-    out += repr_real(real);  // has a point or an exponent, so it is no integer's text
-  }
+// Python compares an integer with a float exactly, not after rounding: a whole float is written
+// with all its digits, -0.0 as 0. Any other has a point or an exponent, so it is no integer's text.
+std::string real_key(double value) {
+  const bool is_whole = std::isfinite(value) && value == std::trunc(value);
+  return is_whole ? fmt::format("{:.0f}", value + 0.0) : repr_real(value);
 }
 
 void append_key(std::string& out, const Json& value) {
@@ -186,8 +188,13 @@ void append_key(std::string& out, const Json& value) {
       out += value.as_boolean() ? '1' : '0';
       break;
     case Json::Type::integer:
+      out += std::to_string(value.as_integer());
+      break;
+    case Json::Type::big_integer:
+      out += value.as_digits();
+      break;
     case Json::Type::real:
-      append_number_key(out, value);
+      out += real_key(value.as_real());
       break;
     case Json::Type::string:
       append_json_string(out, value.as_string());

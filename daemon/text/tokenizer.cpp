@@ -157,8 +157,7 @@ Result<bool> read_switch(const Json& object, std::string_view name) {
 }
 
 Result<int32_t> read_id(const Json& value, std::string_view token) {
-  if (!value.is_integer() || value.is_unsigned_above_int64() || value.as_integer() < 0 ||
-      value.as_integer() > id_max) {
+  if (!value.is_integer() || value.as_integer() < 0 || value.as_integer() > id_max) {
     return malformed("token {}: the id is not an integer from 0 to {}", quoted(token), id_max);
   }
   return static_cast<int32_t>(value.as_integer());

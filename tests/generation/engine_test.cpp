@@ -114,11 +114,13 @@ TEST(Engine, what_cannot_be_served_is_refused_by_name) {
   rig.submit({.id = 9, .format = PromptFormat::tokens, .prompt = "[1]", .top_p = 1.5});
   rig.submit({.id = 10, .format = PromptFormat::raw, .prompt = "text"});
   rig.submit({.id = 11, .format = PromptFormat::chat, .prompt = "{}"});
+  rig.submit(12, "[1,100000000000000000000]");
+  rig.submit(13, "[1e400]");
   rig.run();
   EXPECT_EQ(rig[1].failed->code, "EMPTY_PROMPT");
   EXPECT_EQ(rig[2].failed->code, "CONTEXT_EXCEEDED");
   EXPECT_THAT(rig[2].failed->message, HasSubstr("10"));
-  for (RequestId id = 3; id <= 11; ++id) {
+  for (RequestId id = 3; id <= 13; ++id) {
     EXPECT_EQ(rig[id].failed->code, "BAD_VALUE") << id;
     EXPECT_EQ(rig[id].ends, 1) << id;
   }

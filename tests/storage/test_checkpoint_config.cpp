@@ -156,9 +156,14 @@ TEST(CheckpointConfig, what_cannot_be_run_is_refused_by_name) {
       {"eos_token_id", "[-1]"},
       {"eos_token_id", "[[1]]"},
       {"eos_token_id", "18446744073709551615"},
+      {"eos_token_id", "[100000000000000000000]"},
+      {"n_routed_experts", "100000000000000000000"},
+      {"rms_norm_eps", "100000000000000000000"},
+      {"rms_norm_eps", "1e400"},
       {"quantization_config", "1"},
       {"quantization_config", R"({"weight_block_size":[128]})"},
       {"quantization_config", R"({"weight_block_size":[-1,128]})"},
+      {"quantization_config", R"({"weight_block_size":[100000000000000000000,128]})"},
   };
   for (const auto& [name, value] : table) {
     SCOPED_TRACE(std::string(name) + " = " + value);

@@ -87,6 +87,8 @@ TEST(Safetensors, a_broken_file_ends_in_one_clear_line) {
       {"fractional dimension", tensor("\"U8\"", "[4.0]", "[0,4]") + four, "shape: wanted"},
       {"dimension 2^63", tensor("\"U8\"", "[9223372036854775808]", "[0,4]") + four,
        "shape: wanted"},
+      {"dimension beyond 64 bits", tensor("\"U8\"", "[100000000000000000000]", "[0,4]") + four,
+       "shape: wanted"},
       {"product over 2^63", tensor("\"U8\"", "[4294967296,4294967296]", "[0,4]") + four,
        "shape: wanted fewer than 2^63 bits"},
       {"product wraps to zero", tensor("\"U8\"", "[4611686018427387904,4]", "[0,0]"),

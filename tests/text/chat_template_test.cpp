@@ -131,6 +131,14 @@ TEST(ChatTemplate, text_beyond_the_limit_is_refused_before_it_is_made) {
   EXPECT_EQ(limited.error().kind, ErrorKind::no_memory);
 }
 
+TEST(ChatTemplate, an_integer_beyond_64_bits_reaches_the_prompt_with_all_its_digits) {
+  const std::string text = rendered(
+      R"({"tools":[{"name":"f","maximum":100000000000000000000}],"messages":[{"role":"assistant",)"
+      R"("tool_calls":[{"name":"f","arguments":{"n":-100000000000000000001}}]}]})");
+  EXPECT_NE(text.find(R"({"name": "f", "maximum": 100000000000000000000})"), std::string::npos);
+  EXPECT_NE(text.find("<arg_value>-100000000000000000001</arg_value>"), std::string::npos);
+}
+
 TEST(PythonValue, keys_are_equal_where_python_finds_values_equal) {
   const auto key = [](std::string_view json) {
     const Json value = parsed(json);
@@ -142,6 +150,8 @@ TEST(PythonValue, keys_are_equal_where_python_finds_values_equal) {
       {"false", "-0.0"},
       {"9007199254740992.0", "9007199254740992"},
       {"18446744073709549568.0", "18446744073709549568"},
+      {"1e22", "10000000000000000000000"},
+      {"-1e400", "-1e500"},
       {"-9223372036854775808.0", "-9223372036854775808"},
       {R"({"a":1,"b":[true]})", R"({"b":[1.0],"a":1})"},
       {R"({"a":1,"b":2,"a":3})", R"({"b":2,"a":3})"},
@@ -160,6 +170,8 @@ TEST(PythonValue, keys_are_equal_where_python_finds_values_equal) {
       {R"(["a","b"])", R"(["a,b"])"},
       {R"({"a":1})", R"({"a":2})"},
       {"9007199254740993", "9007199254740992.0"},
+      {"10000000000000000000001", "1e22"},
+      {"1e400", R"("inf")"},
   };
   for (const auto& [left, right] : unequal) EXPECT_NE(key(left), key(right)) << left << right;
   const Json null;
@@ -180,6 +192,11 @@ TEST(PythonValue, numbers_and_strings_are_written_as_python_writes_them) {
       {"1e100", "1e+100"},
       {"12345.678", "12345.678"},
       {"18446744073709551615", "18446744073709551615"},
+      {"100000000000000000000", "100000000000000000000"},
+      {"-9223372036854775809", "-9223372036854775809"},
+      {"1E5", "100000.0"},
+      {"-0", "0"},
+      {"[1e400,-1e400]", "[Infinity, -Infinity]"},
       {"-9223372036854775808", "-9223372036854775808"},
       {R"({"a":[true,null,"\u00e9\n\u007f"]})", "{\"a\": [true, null, \"é\\n\x7f\"]}"},
       {R"({"a":1,"b":2,"a":3})", R"({"a": 3, "b": 2})"},
@@ -189,6 +206,8 @@ TEST(PythonValue, numbers_and_strings_are_written_as_python_writes_them) {
   const std::pair<std::string_view, std::string_view> strings[] = {
       {"null", "None"},
       {"true", "True"},
+      {"[1e400,-1e400]", "[inf, -inf]"},
+      {"100000000000000000000", "100000000000000000000"},
       {R"("x'")", "x'"},
       {R"({"a":"b'"})", R"({'a': "b'"})"},
       {R"(["'\"\\"])", R"(['\'"\\'])"},

@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -236,6 +237,51 @@ def compare_all_code_points(comparison, program, path):
 
 # Values: what a client can put where the template expects something else.
 
+# Numbers as a client may write them; json.dumps never would. LITERAL_MARK makes them strings until
+# they are in a line.
+NUMBER_LITERALS = [
+    "100000000000000000000",
+    "-9223372036854775809",
+    "18446744073709551616",
+    "36893488147419103232",
+    "1" + "0" * 400,
+    "-0",
+    "-0.0",
+    "1E5",
+    "1e+05",
+    "1e15",
+    "1e16",
+    "1e20",
+    "12e-7",
+    "0.1000000000000000055511151231257827",
+    "123456789012345678901234567890.5",
+    "1e308",
+    "1e400",
+    "-1E400",
+    "1e-400",
+    "-1e-400",
+    "2.4703282292062327e-324",
+    "36893488147419103232.0",
+]
+LITERAL_MARK = "@number "
+
+
+def random_literal(random_):
+    if random_.random() < 0.7:
+        return LITERAL_MARK + random_.choice(NUMBER_LITERALS)
+    digits = random_.choice("123456789") + "".join(
+        random_.choice("0123456789") for _ in range(random_.randrange(60))
+    )
+    point = random_.choice(["", "", ".0", ".25"])
+    exponent = random_.choice(["", "", "", "e", "E+", "e-"])
+    if exponent:
+        exponent += str(random_.randrange(340))
+    return LITERAL_MARK + random_.choice(["", "-"]) + digits + point + exponent
+
+
+def with_literals(line):
+    return re.sub(f'"{LITERAL_MARK}([^"]*)"', r"\1", line)
+
 
 def random_value(random_, depth=3):
     kind = random_.randrange(11 if depth > 0 else 8)
@@ -245,6 +291,8 @@ def random_value(random_, depth=3):
         return random_.choice([True, False])
     if kind == 2:
         return random_.choice([0, 1, -1, 7, 2**31, -(2**63), 2**63 - 1, 2**64 - 1, 10**15])
+    if kind == 3 and random_.random() < 0.5:
+        return random_literal(random_)
     if kind == 3:
         return random_.choice(
             [
@@ -469,7 +517,7 @@ def template_of(path):
 def compare_chats(comparison, program, folder, chats):
     template = template_of(os.path.join(folder, "chat_template.jinja"))
     reference = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
-    lines = [dump(chat) for chat in chats]
+    lines = [with_literals(dump(chat)) for chat in chats]
     rendered = through(program, ["render", folder], lines)
     ids = through(program, ["render", folder, "--ids", "--reference"], lines)
     refused = 0

@@ -231,6 +231,7 @@ std::vector<MalformedCase> malformed_cases() {
       {"id negative", "not an integer", vocab_has("zzz", "-1")},
       {"id huge", "not an integer", vocab_has("zzz", "2147483647")},
       {"id beyond 64 bits", "not an integer", vocab_has("zzz", "18446744073709551615")},
+      {"id beyond all", "not an integer", vocab_has("zzz", "100000000000000000000")},
       {"id fraction", "not an integer", vocab_has("zzz", "1.5")},
       {"id text", "not an integer", vocab_has("zzz", R"("1")")},
       {"id taken", "id 5 is taken", vocab_has("zzz", "5")},

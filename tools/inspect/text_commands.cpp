@@ -97,7 +97,7 @@ Result<std::vector<int32_t>> ids_from_json(std::string_view text) {
   if (!list.is_array()) return error(ErrorKind::bad_input, "standard input: not an array of ids");
   std::vector<int32_t> ids;
   for (const Json& item : list.items()) {
-    if (!item.is_integer() || item.is_unsigned_above_int64() || item.as_integer() < 0 ||
+    if (!item.is_integer() || item.as_integer() < 0 ||
         item.as_integer() > std::numeric_limits<int32_t>::max()) {
       return error(ErrorKind::bad_input, "standard input: {} is not an id", item.to_string());
     }
