@@ -128,8 +128,10 @@ Result<std::string> check_model(const Container& container) {
                       texts.defaults.top_p);
   if (texts.tokenizer) {
     TRY(check_markers(container, *texts.tokenizer));
-    text += fmt::format("tokenizer: {} ids, all markers of a conversation\n",
+    text += fmt::format("tokenizer: {} ids, all markers of a conversation",
                         texts.tokenizer->vocabulary_size());
+    const std::string& ignored = texts.tokenizer->ignored_settings();
+    text += ignored.empty() ? "\n" : fmt::format(", {} ignored\n", ignored);
     text += "chat template: " + TRY(check_template(container)) + "\n";
   } else {
     text += "tokenizer: none; only fmt=tokens is served\n";
@@ -143,6 +145,10 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   // Before its memory is needed for anything else.
   const Result<MachineSpeed> speed = measure_team(options.threads, plan.budget_bytes);
   ModelTexts texts = TRY(read_texts(container));
+  if (texts.tokenizer && !texts.tokenizer->ignored_settings().empty()) {
+    log_info("{}/tokenizer.json: {} ignored", container.folder(),
+             texts.tokenizer->ignored_settings());
+  }
   ::malloc_trim(0);  // what parsing left behind, megabytes, belongs to the arena
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,

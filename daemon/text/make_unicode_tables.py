@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes unicode_tables.inc: which code points are letters, numbers and printable.
+"""Writes unicode_tables.inc: which code points are letters, numbers, words and printable.
 
 Letters and numbers are asked of the `tokenizers` package, the reference of the tokeniser, code
-point by code point, because its Unicode version is the one that decides token ids. Printable is
+point by code point, because its Unicode version is the one that decides token ids. Words have a
+Unicode version of their own there: added tokens are asked which neighbours they mind. Printable is
 Python's str.isprintable, the reference of what the chat template prints for a value that is no
 string.
 
@@ -11,7 +12,7 @@ string.
 
 import sys
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 
 def matching(pattern):
@@ -24,6 +25,14 @@ def matching(pattern):
         left = set("".join(piece for piece, _ in split.pre_tokenize_str("".join(map(chr, points)))))
         found |= {c for c in points if chr(c) not in left}
     return found
+
+
+def word_points():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.add_tokens([AddedToken("@@", single_word=True)])
+    points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    encoded = tokenizer.encode_batch([chr(c) + "@@" for c in points])
+    return {c for c, encoding in zip(points, encoded) if not encoding.ids}
 
 
 def print_ranges(name, points):
@@ -51,6 +60,7 @@ def main():
     print_ranges("letter_ranges", matching(r"\p{L}"))
     print_ranges("number_ranges", matching(r"\p{N}"))
     print_ranges("space_ranges", matching(r"\s"))
+    print_ranges("word_ranges", word_points())
     print_ranges("unprintable_ranges", {c for c in range(0x110000) if not chr(c).isprintable()})
     print("// clang-format on")
     return 0

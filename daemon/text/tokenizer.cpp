@@ -4,10 +4,12 @@
 #include <array>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "platform/file.h"
 #include "platform/json.h"
+#include "text/added_tokens.h"
 #include "text/pretokenizer.h"
 #include "text/unicode.h"
 
@@ -94,11 +96,6 @@ class ByteAlphabet {
   std::array<int16_t, 0x180> bytes_;
 };
 
-struct AddedToken {
-  std::string text;
-  int32_t id;
-};
-
 }  // namespace
 
 struct Tokenizer::Tables {
@@ -110,8 +107,8 @@ struct Tokenizer::Tables {
   MergeTable merges{0};
   int64_t longest_token_bytes = 0;
   bool ignore_merges = false;  // a piece that is a token is not merged but taken whole
-  std::vector<AddedToken> added;
-  std::array<std::vector<size_t>, byte_count> added_by_first_byte;  // longest first
+  AddedTokens added;
+  std::string ignored_settings;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<const Tables> tables) : tables_(std::move(tables)) {}
@@ -220,9 +217,6 @@ Result<void> check_post_processor(const Json* processor, int depth = 0) {
 
 Result<void> check_parts(const Json& root) {
   if (!is_absent(root.find("normalizer"))) return malformed("a normalizer is not supported");
-  for (const std::string_view name : {"truncation", "padding"}) {
-    if (!is_absent(root.find(name))) return malformed("{} is not supported", name);
-  }
   TRY_CONTEXT(check_pretokenizer(root.find("pre_tokenizer")), "pre_tokenizer");
   TRY_CONTEXT(check_post_processor(root.find("post_processor")), "post_processor");
   const Json* decoder = root.find("decoder");
@@ -335,45 +329,61 @@ Result<MergeTable> read_merges(const Json& model, const TextIds& text_ids) {
 
 namespace {
 
-struct AddedTokens {
-  std::vector<AddedToken> tokens;
-  std::vector<int32_t> special_ids;
-};
-
-Result<void> check_added_token(const Json& token) {
+Result<AddedToken> read_added_token(const Json& token) {
   const Json* content = token.find("content");
   if (content == nullptr || !content->is_string() || content->as_string().empty()) {
     return malformed("it has no content");
   }
-  if (token.find("id") == nullptr) return malformed("{} has no id", quoted(content->as_string()));
-  for (const std::string_view name : {"single_word", "lstrip", "rstrip", "normalized"}) {
-    TRY_CONTEXT(check_off(token, name), quoted(content->as_string()));
-  }
-  return {};
+  const std::string& text = content->as_string();
+  if (token.find("id") == nullptr) return malformed("{} has no id", quoted(text));
+  const auto is_set = [&](std::string_view name) -> Result<bool> {
+    return TRY_CONTEXT(read_switch(token, name), quoted(text));
+  };
+  return AddedToken{.text = text,
+                    .id = TRY(read_id(*token.find("id"), text)),
+                    .is_normalized = TRY(is_set("normalized")),
+                    .is_single_word = TRY(is_set("single_word")),
+                    .strips_left = TRY(is_set("lstrip")),
+                    .strips_right = TRY(is_set("rstrip"))};
 }
 
-Result<AddedTokens> read_added_tokens(const Json& root, const ByteAlphabet& alphabet,
-                                      TextIds& text_ids, Vocabulary& vocabulary) {
-  AddedTokens added;
+struct AddedVocabulary {
+  std::vector<AddedToken> tokens;
+  std::vector<int32_t> special_ids;
+};
+
+Result<AddedVocabulary> read_added_tokens(const Json& root, const ByteAlphabet& alphabet,
+                                          TextIds& text_ids, Vocabulary& vocabulary) {
+  AddedVocabulary added;
   const Json* list = root.find("added_tokens");
   if (is_absent(list)) return added;
   if (!list->is_array()) return malformed("it is not an array");
-  std::unordered_map<std::string_view, int32_t> seen;
-  for (const Json& token : list->items()) {
-    TRY(check_added_token(token));
-    const std::string& text = token.find("content")->as_string();
-    const int32_t id = TRY(read_id(*token.find("id"), text));
-    if (!seen.emplace(text, id).second) return malformed("token {} stands twice", quoted(text));
-    const auto [known, is_new] = text_ids.emplace(text, id);
-    if (!is_new && known->second != id) {
-      return malformed("token {} has id {}, and {} in the vocabulary", quoted(text), id,
+  std::unordered_set<std::string_view> seen;
+  for (const Json& item : list->items()) {
+    AddedToken token = TRY(read_added_token(item));
+    const std::string_view text = item.find("content")->as_string();
+    if (!seen.insert(text).second) return malformed("token {} stands twice", quoted(text));
+    const auto [known, is_new] = text_ids.emplace(text, token.id);
+    if (!is_new && known->second != token.id) {
+      return malformed("token {} has id {}, and {} in the vocabulary", quoted(text), token.id,
                        known->second);
     }
-    if (is_new) TRY(place(vocabulary, id, bytes_or_text(alphabet, text), text));
-    added.tokens.push_back({text, id});
-    if (TRY(read_switch(token, "special"))) added.special_ids.push_back(id);
+    if (is_new) TRY(place(vocabulary, token.id, bytes_or_text(alphabet, text), text));
+    if (TRY(read_switch(item, "special"))) added.special_ids.push_back(token.id);
+    added.tokens.push_back(std::move(token));
   }
   return added;
+}
+
+// They would cut a text off or fill it up: what a caller of the reference asks for, each time anew.
+std::string settings_of_calls(const Json& root) {
+  std::string names;
+  for (const std::string_view name : {"truncation", "padding"}) {
+    if (is_absent(root.find(name))) continue;
+    names += names.empty() ? "" : " and ";
+    names += name;
+  }
+  return names;
 }
 
 }  // namespace
@@ -394,7 +404,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
     tables->merges = TRY_CONTEXT(read_merges(*model, text_ids), "model");
     tables->ignore_merges = TRY_CONTEXT(read_switch(*model, "ignore_merges"), "model");
     const TextIds base_text_ids = text_ids;
-    AddedTokens added =
+    AddedVocabulary added =
         TRY_CONTEXT(read_added_tokens(root, alphabet, text_ids, vocabulary), "added_tokens");
 
     tables->tokens = std::move(vocabulary.tokens);
@@ -418,16 +428,8 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
 
     tables->special.resize(tables->tokens.size());
     for (const int32_t id : added.special_ids) tables->special[id] = true;
-    tables->added = std::move(added.tokens);
-    for (size_t i = 0; i < tables->added.size(); ++i) {
-      tables->added_by_first_byte[static_cast<unsigned char>(tables->added[i].text[0])].push_back(
-          i);
-    }
-    for (std::vector<size_t>& candidates : tables->added_by_first_byte) {
-      std::stable_sort(candidates.begin(), candidates.end(), [&](size_t a, size_t b) {
-        return tables->added[a].text.size() > tables->added[b].text.size();
-      });
-    }
+    tables->added = AddedTokens(std::move(added.tokens));
+    tables->ignored_settings = settings_of_calls(root);
     return Tokenizer(std::move(tables));
   };
   return TRY_CONTEXT(build(), what);
@@ -525,16 +527,6 @@ class PieceMerger {
   std::vector<Candidate> candidates_;  // a heap
 };
 
-struct Range {
-  size_t begin;
-  size_t end;
-};
-
-struct AddedMatch {
-  size_t begin;
-  const AddedToken* token;
-};
-
 }  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, Recognise recognise) const {
@@ -544,9 +536,9 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, Recognise recognis
 
 std::vector<int32_t> Tokenizer::encode(std::span<const TextSpan> spans) const {
   std::string text;
-  std::vector<Range> trusted;  // adjacent ones joined
+  std::vector<TextRange> trusted;  // adjacent ones joined
   for (const TextSpan& span : spans) {
-    const Range range{text.size(), text.size() + span.text.size()};
+    const TextRange range{text.size(), text.size() + span.text.size()};
     text += span.text;
     if (!span.is_trusted) continue;
     if (!trusted.empty() && trusted.back().end == range.begin) {
@@ -573,32 +565,14 @@ std::vector<int32_t> Tokenizer::encode(std::span<const TextSpan> spans) const {
       }
     }
   };
-  // The longest added token at `index` that ends within the trusted range.
-  const auto find_added = [&](size_t index, size_t end) -> const AddedToken* {
-    for (const size_t candidate :
-         tables_->added_by_first_byte[static_cast<unsigned char>(text[index])]) {
-      const AddedToken& token = tables_->added[candidate];
-      if (token.text.size() > end - index) continue;
-      if (text.compare(index, token.text.size(), token.text) == 0) return &token;
+  tables_->added.split(text, trusted, [&](const TextPart& part) {
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+    } else {
+      encode_plain(
+          std::string_view(text).substr(part.range.begin, part.range.end - part.range.begin));
     }
-    return nullptr;
-  };
-
-  size_t plain_begin = 0;
-  for (const Range& range : trusted) {
-    for (size_t index = range.begin; index < range.end;) {
-      const AddedToken* token = find_added(index, range.end);
-      if (token == nullptr) {
-        ++index;
-        continue;
-      }
-      encode_plain(std::string_view(text).substr(plain_begin, index - plain_begin));
-      ids.push_back(token->id);
-      index += token->text.size();
-      plain_begin = index;
-    }
-  }
-  encode_plain(std::string_view(text).substr(plain_begin));
+  });
   return ids;
 }
 
@@ -624,10 +598,12 @@ bool Tokenizer::is_special(int32_t id) const {
 }
 
 std::optional<int32_t> Tokenizer::find(std::string_view added_token) const {
-  for (const AddedToken& token : tables_->added) {
-    if (token.text == added_token) return token.id;
-  }
-  return {};
+  const AddedToken* token = tables_->added.find(added_token);
+  return token != nullptr ? std::optional(token->id) : std::nullopt;
+}
+
+const std::string& Tokenizer::ignored_settings() const {
+  return tables_->ignored_settings;
 }
 
 int64_t Tokenizer::longest_token_bytes() const {

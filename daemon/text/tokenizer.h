@@ -45,7 +45,8 @@ class Tokenizer {
   // Any bytes can be encoded; invalid UTF-8 is kept as it is. Nothing is added in front or behind.
   std::vector<int32_t> encode(std::string_view text,
                               Recognise recognise = Recognise::added_tokens) const;
-  // As one text; an added token is recognised where all of it is trusted.
+  // As one text; an added token is recognised where all of it is trusted, and strips only white
+  // space that is.
   std::vector<int32_t> encode(std::span<const TextSpan> spans) const;
 
   // Invalid UTF-8 becomes U+FFFD, ids without a token become nothing.
@@ -58,6 +59,9 @@ class Tokenizer {
   std::optional<int32_t> find(std::string_view added_token) const;  // an added token's id
   int32_t vocabulary_size() const;                                  // the highest id + 1
   int64_t longest_token_bytes() const;
+  // What the file asks for and is not done, since it is for each call to say: "truncation and
+  // padding", one of them or nothing.
+  const std::string& ignored_settings() const;
 
  private:
   struct Tables;

@@ -34,6 +34,14 @@ DecodedCharacter decode_utf8(std::string_view text, size_t index) {
   return {code_point, wanted, true, false};
 }
 
+DecodedCharacter character_before(std::string_view text, size_t end) {
+  for (size_t bytes = 1; bytes <= std::min<size_t>(end, 4); ++bytes) {
+    const DecodedCharacter character = decode_utf8(text.substr(0, end), end - bytes);
+    if (character.is_valid && character.bytes == bytes) return character;
+  }
+  return {replacement_character, 1, false, false};
+}
+
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -70,6 +78,13 @@ std::vector<CharacterClass> make_classes() {
   return classes;
 }
 
+bool has_code_point(std::span<const CodePointRange> ranges, char32_t code_point) {
+  const auto after = std::upper_bound(
+      ranges.begin(), ranges.end(), code_point,
+      [](char32_t value, const CodePointRange& range) { return value < range.first; });
+  return after != ranges.begin() && code_point <= std::prev(after)->last;
+}
+
 }  // namespace
 
 CharacterClass classify(char32_t code_point) {
@@ -77,11 +92,12 @@ CharacterClass classify(char32_t code_point) {
   return code_point < code_point_count ? classes[code_point] : CharacterClass::other;
 }
 
+bool is_word(char32_t code_point) {
+  return has_code_point(word_ranges, code_point);
+}
+
 bool is_printable(char32_t code_point) {
-  const auto after = std::upper_bound(
-      std::begin(unprintable_ranges), std::end(unprintable_ranges), code_point,
-      [](char32_t value, const CodePointRange& range) { return value < range.first; });
-  return after == std::begin(unprintable_ranges) || code_point > std::prev(after)->last;
+  return !has_code_point(unprintable_ranges, code_point);
 }
 
 }  // namespace glmd

@@ -22,6 +22,8 @@ struct DecodedCharacter {
 
 // The character at `index`, which is below text.size().
 DecodedCharacter decode_utf8(std::string_view text, size_t index);
+// The character that ends at `end`, which is above 0; one byte where it is invalid.
+DecodedCharacter character_before(std::string_view text, size_t end);
 
 // Replaces every maximal invalid subpart by U+FFFD, as Rust's from_utf8_lossy and Python's
 // "replace" do.
@@ -36,6 +38,7 @@ enum class CharacterClass : unsigned char {
 
 CharacterClass classify(char32_t code_point);
 
+bool is_word(char32_t code_point);       // \w of Rust's regex
 bool is_printable(char32_t code_point);  // Python's str.isprintable
 
 }  // namespace glmd

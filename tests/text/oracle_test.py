@@ -5,11 +5,12 @@ Strings go through the `tokenizers` package, conversations through Jinja2 with t
 template. Both programs see the same lines; the first differences are printed, with the seed.
 
     oracle_test.py GLMD_INSPECT MODEL_FOLDER [--strings N] [--chats N] [--seed N]
-                   [--optional TOKENIZER_JSON_GZ]
+                   [--added N] [--optional TOKENIZER_JSON_GZ]
 """
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import random
@@ -217,7 +218,52 @@ def compare_tokens(comparison, program, path, texts, random_):
     decoded = through(program, ["detokenize", path], [dump(ids) for ids in id_lists])
     for ids, got in zip(id_lists, decoded):
         comparison.check("detokenize", ids, got, reference.decode(ids, skip_special_tokens=False))
-    print(f"{os.path.basename(path)}: {len(texts)} texts encoded, {len(id_lists)} lists decoded")
+
+
+# Overlapping texts of letters, white space, words and markup, for tokens and what is made into some.
+ADDED_PIECES = [
+    *["a", "b", "ab", "aba", " ", "  ", "\n", "\u00a0", "\u3000", "é", "_", "1", "²", "Ⓐ", "\u200d"],
+    *["\u0301", "中", "<|", "|>", "<|a|>", "!", "x y", "\x1c", "👍"],
+]
+
+
+def random_added_tokens(random_, vocabulary):
+    """Every combination of flags, special or not, with contents that overlap."""
+    contents = set()
+    tokens = []
+    for flags in itertools.product([False, True], repeat=5):
+        token = dict(zip(["normalized", "single_word", "lstrip", "rstrip", "special"], flags))
+        content = ""
+        # The reference panics where white space to its left was stripped from such a token.
+        while not content or content in contents or (token["lstrip"] and content.isspace()):
+            content = "".join(random_.choices(ADDED_PIECES, k=random_.randrange(1, 4)))
+        contents.add(content)
+        tokens.append({"id": vocabulary.get(content), "content": content, **token})
+    next_id = 1 + max(vocabulary.values())
+    for token in tokens:
+        if token["id"] is None:
+            token["id"] = next_id
+            next_id += 1
+    return tokens
+
+
+def compare_added_tokens(comparison, program, path, random_, rounds, texts_of_each):
+    with open(path, encoding="utf-8") as file:
+        root = json.load(file)
+    for _ in range(rounds):
+        root["added_tokens"] = random_added_tokens(random_, root["model"]["vocab"])
+        pieces = ADDED_PIECES + [token["content"] for token in root["added_tokens"]]
+        texts = [
+            "".join(random_.choices(pieces, k=random_.randrange(16))) for _ in range(texts_of_each)
+        ]
+        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
+            json.dump(root, file)
+            file.flush()
+            before = comparison.failures
+            compare_tokens(comparison, program, file.name, texts, random_)
+            if before == 0 and comparison.failures > 0:
+                print(f"with {dump(root['added_tokens'])}")
+    print(f"{rounds} sets of added tokens, {texts_of_each} texts each")
 
 
 def compare_all_code_points(comparison, program, path):
@@ -549,6 +595,7 @@ def main():
         help="another tokenizer.json.gz, used where it exists",
     )
     parser.add_argument("--strings", type=int, default=20000)
+    parser.add_argument("--added", type=int, default=50, help="sets of added tokens")
     parser.add_argument("--chats", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1000000)
     options = parser.parse_args()
@@ -558,12 +605,17 @@ def main():
     own = os.path.join(options.folder, "tokenizer.json")
     texts = [random_text(random_) for _ in range(options.strings)]
     compare_tokens(comparison, options.program, own, texts, random_)
+    print(f"{len(texts)} texts")
     if options.optional and os.path.exists(options.optional):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             with gzip.open(options.optional) as packed:
                 shutil.copyfileobj(packed, file)
             file.flush()
             compare_tokens(comparison, options.program, file.name, texts, random_)
+            print(f"{options.optional}: {len(texts)} texts")
+    compare_added_tokens(
+        comparison, options.program, own, random_, options.added, options.strings // 40
+    )
     compare_all_code_points(comparison, options.program, own)
     compare_chats(
         comparison,

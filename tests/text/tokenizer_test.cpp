@@ -246,7 +246,6 @@ std::vector<MalformedCase> malformed_cases() {
       {"merge of unknown", "not in the vocabulary", model_is("merges", R"([["a","\u4e2d"]])")},
       {"merge into unknown", "not in the vocabulary", model_is("merges", R"([["@","@Q"]])")},
       {"normalizer", "normalizer", root_is("normalizer", R"({"type":"NFC"})")},
-      {"truncation", "truncation", root_is("truncation", R"({"max_length":5})")},
       {"no pre_tokenizer", "pre_tokenizer", root_is("pre_tokenizer", "null")},
       {"pre_tokenizer kind", "pre_tokenizer", root_is("pre_tokenizer", R"({"type":"Whitespace"})")},
       {"pre_tokenizer number", "pre_tokenizer", root_is("pre_tokenizer", "3")},
@@ -271,8 +270,8 @@ std::vector<MalformedCase> malformed_cases() {
       {"added id taken", "is taken", added_is("id", "5")},
       {"added twice", "stands twice", added_is("content", R"("<|user|>")")},
       {"added otherwise", "in the vocabulary", added_is("content", R"("a")")},
-      {"added strips", "lstrip", added_is("lstrip", "true")},
-      {"added normalized", "normalized", added_is("normalized", "true")},
+      {"added strips", "lstrip", added_is("lstrip", "1")},
+      {"added normalized", "normalized", added_is("normalized", "[]")},
       {"added special", "special", added_is("special", "3")},
       {"model number", "no model",
        [](Json& root, Json& model) {

@@ -285,12 +285,13 @@ Result<void> Conversion::publish() {
   return {};
 }
 
-// What glmd could not serve is refused before hours are spent on it.
-Result<void> check_tokenizer(const Checkpoint& checkpoint) {
+// What glmd could not serve is refused before hours are spent on it. Returns a note, or nothing.
+Result<std::string> check_tokenizer(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.folder() + "/tokenizer.json";
-  if (!path_exists(path)) return {};
-  TRY(Tokenizer::open(path));
-  return {};
+  if (!path_exists(path)) return std::string();
+  const Tokenizer tokenizer = TRY(Tokenizer::open(path));
+  if (tokenizer.ignored_settings().empty()) return std::string();
+  return fmt::format("{}: {} ignored", path, tokenizer.ignored_settings());
 }
 
 // Whether the files beside the tensors are those of the source, where they were recorded.
@@ -351,9 +352,10 @@ Result<void> convert(const ConvertOptions& given, const ConvertObserver& observe
   ConvertOptions options = given;
   options.target = TRY(target_folder(options.target));
   const Checkpoint checkpoint = TRY(Checkpoint::open(options.source, options.ignored));
-  TRY(check_tokenizer(checkpoint));
-  const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
   ConvertProgress progress;
+  progress.note = TRY(check_tokenizer(checkpoint));
+  const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
+  if (!progress.note.empty()) observer(progress);
   if (plan.is_draft_absent) {
     progress.note =
         fmt::format("{}: no tensors of the draft layer (layer {}), continuing without it",
