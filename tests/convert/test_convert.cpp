@@ -20,6 +20,7 @@ namespace {
 
 using test::TemporaryFolder;
 using test::TinyCheckpoint;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr Policies exact{.experts = Policy::exact, .dense = Policy::exact};
@@ -419,6 +420,24 @@ TEST(Convert, a_strange_partial_folder_is_not_touched) {
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(result.error().message, HasSubstr("not touched"));
   EXPECT_EQ(test::read_text(folder / "target.partial/letter"), "mine");
+}
+
+TEST(Convert, what_is_ignored_of_a_tokenizer_is_said_once) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  Json tokenizer = read_json_file(GLMD_SOURCE_DIR "/models/mini/tokenizer.json", 64 << 20).value();
+  tokenizer.set("truncation", Json::object({{"max_length", Json::integer(5)}}));
+  test::write_text(folder / "source/tokenizer.json", tokenizer.to_string());
+  std::vector<std::string> notes;
+  ASSERT_TRUE(
+      convert(
+          {.source = folder / "source", .target = folder / "target", .policies = {}, .ignored = {}},
+          [&](const ConvertProgress& p) {
+            if (!p.note.empty()) notes.push_back(p.note);
+            return true;
+          })
+          .ok());
+  EXPECT_THAT(notes, ElementsAre(folder / "source/tokenizer.json: truncation ignored"));
 }
 
 TEST(Convert, an_absent_draft_layer_is_said) {

@@ -67,6 +67,14 @@ TEST(ServedModel, check_says_where_the_chat_template_is_not_the_one_that_is_rend
               HasSubstr("another than that of GLM-5.2"));
 }
 
+TEST(ServedModel, check_names_what_it_ignores_of_the_tokeniser) {
+  const TemporaryFolder folder;
+  Json tokenizer = read_json_file(embedded_model + "/tokenizer.json", 64 << 20).value();
+  tokenizer.set("truncation", Json::object({{"max_length", Json::integer(5)}}));
+  const std::string path = embedded_model_with(folder, "tokenizer.json", tokenizer.to_string());
+  EXPECT_THAT(check_model(Container::open(path).value()).value(), HasSubstr("truncation ignored"));
+}
+
 TEST(ServedModel, check_serves_ids_where_there_is_no_tokeniser) {
   const TemporaryFolder folder;
   const std::string path = embedded_model_with(folder, "tokenizer.json", "");

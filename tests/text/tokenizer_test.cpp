@@ -173,6 +173,117 @@ TEST(Tokenizer, outlives_being_moved) {
   EXPECT_EQ(second.encode("Hello"), mini_tokenizer().encode("Hello"));
 }
 
+// The embedded model's tokeniser with further added tokens: from the id 5000 on, as written here.
+Tokenizer mini_with(std::string_view added_tokens) {
+  Json root = read_json_file(mini_tokenizer_path, 64 << 20).value();
+  Json added = *root.find("added_tokens");
+  int64_t id = 5000;
+  Json further = parse_json(added_tokens, "test").value();
+  for (Json& token : further.items()) {
+    token.set("id", Json::integer(id++));
+    added.items().push_back(std::move(token));
+  }
+  root.set("added_tokens", std::move(added));
+  return Tokenizer::parse(root.to_string(), "test").value();
+}
+
+// Their text, those of `mini_with` by their numbers.
+std::string text_of(const Tokenizer& tokenizer, const Ids& ids) {
+  std::string out;
+  for (const int32_t id : ids) {
+    out += id >= 5000 ? fmt::format("[{}]", id - 5000) : std::string(tokenizer.token_bytes(id));
+  }
+  return out;
+}
+
+TEST(Tokenizer, a_single_word_is_not_found_where_a_word_goes_on_beside_it) {
+  const Tokenizer tokenizer = mini_with(R"([{"content":"qz","single_word":true}])");
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {"qz", "[0]"},
+      {" qz!", " [0]!"},
+      {"-qz\xff", "-[0]\xff"},
+      {"xqz", "xqz"},
+      {"qz_", "qz_"},
+      {"qzqz", "qzqz"},
+      {"中qz", "中qz"},
+      {"qz\u0301", "qz\u0301"},
+      {"Ⓐqz qz", "Ⓐqz [0]"},
+      {"²qz", "²[0]"},
+      {"qz<|user|>qz", "[0]<|user|>[0]"},
+  };
+  for (const auto& [text, wanted] : cases) {
+    EXPECT_EQ(text_of(tokenizer, tokenizer.encode(text)), wanted) << text;
+  }
+}
+
+TEST(Tokenizer, white_space_is_stripped_up_to_the_token_before) {
+  const Tokenizer tokenizer = mini_with(
+      R"([{"content":"<l>","lstrip":true},{"content":"<r>","rstrip":true},{"content":"<o>"}])");
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {"a \n<l> b", "a[0] b"}, {"a <r>\u3000\u0085 b", "a [1]b"}, {" <l><r> ", "[0][1]"},
+      {"<r>  <l>", "[1][0]"},  {"<o> <l> <o>", "[2][0] [2]"},     {"\xa0<l>", "\xa0[0]"},
+      {"\x1c<l>", "\x1c[0]"},  {"\u200b <l>", "\u200b[0]"},
+  };
+  for (const auto& [text, wanted] : cases) {
+    EXPECT_EQ(text_of(tokenizer, tokenizer.encode(text)), wanted) << text;
+  }
+}
+
+TEST(Tokenizer, stripped_white_space_can_be_a_token_once_more_as_in_the_reference) {
+  const Tokenizer tokenizer =
+      mini_with(R"([{"content":"<r>","rstrip":true},{"content":"\n"},{"content":" @"}])");
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode("<r>\n  b")), "[0][1]  b");
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode("<r>  @ b")), "[0][2] b");
+}
+
+TEST(Tokenizer, normalized_tokens_are_found_in_what_the_others_leave) {
+  const Tokenizer tokenizer = mini_with(
+      R"([{"content":"qz","normalized":true,"single_word":true},{"content":"zk"},{"content":"@@"}])");
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode("qzk qz")), "q[1] [0]");
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode("@@qz@@ yqz")), "[2][0][2] yqz");
+}
+
+TEST(Tokenizer, the_longest_token_at_a_place_counts_even_where_it_is_dropped) {
+  const Tokenizer tokenizer =
+      mini_with(R"([{"content":"qz"},{"content":"qzk","single_word":true}])");
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode("qzkd qzk qzd")), "qzkd [1] [0]d");
+}
+
+TEST(Tokenizer, white_space_is_stripped_where_it_is_trusted) {
+  const Tokenizer tokenizer =
+      mini_with(R"([{"content":"<b>","lstrip":true,"rstrip":true,"normalized":true}])");
+  const std::vector<TextSpan> spans{{"a ", false}, {" ", true},   {"<b>", true},
+                                    {" ", true},   {" b", false}, {"<b>", false}};
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode(spans)), "a [0] b<b>");
+}
+
+TEST(Tokenizer, a_word_beside_a_single_word_counts_whoever_wrote_it) {
+  const Tokenizer tokenizer = mini_with(R"([{"content":"qz","single_word":true}])");
+  const std::vector<TextSpan> apart{{"x ", false}, {"qz", true}, {"!", false}};
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode(apart)), "x [0]!");
+  const std::vector<TextSpan> beside{{"x", false}, {"qz", true}, {" qz", false}};
+  EXPECT_EQ(text_of(tokenizer, tokenizer.encode(beside)), "xqz qz");
+}
+
+TEST(Tokenizer, a_megabyte_of_white_space_is_stripped_by_every_token_in_it) {
+  const Tokenizer tokenizer =
+      mini_with(R"([{"content":" ","lstrip":true,"rstrip":true},{"content":"\n","rstrip":true}])");
+  const std::string spaces(1 << 20, ' ');
+  EXPECT_EQ(tokenizer.encode(spaces).size(), spaces.size());
+  EXPECT_EQ(tokenizer.encode("\n" + spaces).size(), spaces.size() + 1);
+}
+
+TEST(Tokenizer, truncation_and_padding_are_ignored_and_named) {
+  EXPECT_EQ(mini_tokenizer().ignored_settings(), "");
+  Json root = read_json_file(mini_tokenizer_path, 64 << 20).value();
+  root.set("padding", parse_json(R"({"strategy":{"Fixed":9},"pad_id":1})", "test").value());
+  EXPECT_EQ(Tokenizer::parse(root.to_string(), "test").value().ignored_settings(), "padding");
+  root.set("truncation", parse_json(R"({"max_length":1})", "test").value());
+  const Tokenizer tokenizer = Tokenizer::parse(root.to_string(), "test").value();
+  EXPECT_EQ(tokenizer.ignored_settings(), "truncation and padding");
+  EXPECT_EQ(tokenizer.encode("Hello world"), mini_tokenizer().encode("Hello world"));
+}
+
 // Malformed files: each is the embedded one with one thing wrong.
 
 using Damage = std::function<void(Json& root, Json& model)>;
