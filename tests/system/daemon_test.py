@@ -359,6 +359,19 @@ class Places(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stdout)
             self.assertRegex(result.stdout, rf"warning: mirrors: .*\n  remedy: {remedy}")
 
+    def test_what_is_ignored_of_a_tokenizer_is_said_once(self):
+        daemon = Daemon(self)
+        model = shutil.copytree(MINI, os.path.join(daemon.folder, "model"))
+        changes = {"glmd.json": {"accompanying": []}, "tokenizer.json": {"padding": {"pad_id": 1}}}
+        for name, change in changes.items():
+            with open(os.path.join(model, name), "r+", encoding="utf-8") as file:
+                content = json.load(file) | change
+                file.seek(0)
+                file.truncate()
+                json.dump(content, file)
+        daemon.start_ready("--model", model)
+        self.assertEqual(daemon.read_log().count("tokenizer.json: padding ignored"), 1)
+
     @unittest.skipIf(platform.machine() != "x86_64", "the filter knows this machine's numbers")
     def test_io_uring_that_is_forbidden_is_a_wrong_setting_and_told_by_all(self):
         path = Daemon(self).path
@@ -621,6 +634,17 @@ class Requests(unittest.TestCase):
         client.send(f"SUBMIT 3 - {65 << 20} 4 0 1\n")
         self.assertEqual(client.answer()[1][:3], ["ERROR", "3", "BAD_FRAME"])
         self.assertEqual(client.read()[0], [""], "too much to read it all: closed")
+
+    def test_numbers_of_any_length_are_taken_and_broken_text_is_refused_by_its_place(self):
+        client = Daemon(self).start_ready().connect()
+        chat = ('{"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f",'
+                '"parameters":{"maximum":100000000000000000000}}]}')
+        client.submit(1, chat, 4, 0, "fmt=chat")
+        self.assertEqual(client.answer()[1][:2], ["DONE", "1"])
+        client.submit(2, '{"messages":"\\ud800"}', 4, 0, "fmt=chat")
+        last = client.answer()[1]
+        self.assertEqual(last[:3], ["ERROR", "2", "BAD_VALUE"])
+        self.assertIn("at byte 13", " ".join(last))
 
     def test_prompts_stay_within_the_plan(self):
         daemon = Daemon(self).start_ready("--memory", "200M")
