@@ -34,6 +34,13 @@ void prefetch(const uint8_t* from, int64_t bytes) {
   }
 }
 
+// Hides where a block comes from: signs of q8 are operands in memory, but left alone GCC loads them
+// before the loop, has no registers for them and puts them on the stack.
+const uint8_t* loaded_anew(const uint8_t* block) {
+  asm("" : "+r"(block));
+  return block;
+}
+
 // ---- A tile (parts = 1), or one of gate and one of up in turn (parts = 2), against the panel.
 
 // One or two rows: each pair of vectors is used as it is unpacked, gate and up share broadcasts,
@@ -82,8 +89,9 @@ void add_tile(const uint8_t* blocks, int64_t ahead, int64_t groups, const CodeGr
       for (int i = 3; i >= 0; --i) block.pair(i, weights + 2 * i);
       const __m256 scales = Block::scales(blocks);
       for (int64_t n = 0; n < rows; ++n) {
+        const Block again(loaded_anew(blocks));
         __m256i dot = _mm256_setzero_si256();
-        for (int i = 0; i < 4; ++i) dot = block.add(dot, i, weights + 2 * i, x[n]);
+        for (int i = 0; i < 4; ++i) dot = again.add(dot, i, weights + 2 * i, x[n]);
         sums[n][p] = add_group(sums[n][p], dot, scales, x[n]);
       }
     }
