@@ -35,6 +35,11 @@ TEST(Measurement, what_is_no_number_is_null) {
   EXPECT_TRUE(json.value().find("ratio")->is_null());
 }
 
+TEST(Measurement, a_time_is_compared_with_the_bound_beside_it) {
+  EXPECT_DOUBLE_EQ(median_ratio({1, 2, 4}, {2, 4, 8}), 0.5);  // the machine became slower
+  EXPECT_DOUBLE_EQ(median_ratio({9, 1, 1}, {10, 2, 4}), 0.5);
+}
+
 TEST(Measurement, columns_of_rows_are_below_each_other) {
   const auto column_of = [](const std::string& reader, int64_t size) {
     const Measurement m = {.bench = "reads",

@@ -33,6 +33,7 @@ constexpr int64_t read_bytes = int64_t{512} << 20;  // of the read loop: far bey
 constexpr int64_t peak_rounds = 1000000;
 constexpr int64_t warm_up_passes_max = 16;
 constexpr int64_t barrier_rounds = 2000;
+constexpr int decodes_at_once = 5;  // for each prefill
 
 constexpr const char* part_names[step_part_count] = {"projections", "attention", "indexer",
                                                      "router",      "experts",   "shared-expert",
@@ -55,6 +56,10 @@ struct Peaks {
   double read = 0, int8 = 0, floats = 0;  // a second, on all threads
 };
 
+Peaks mean(const Peaks& a, const Peaks& b) {
+  return {(a.read + b.read) / 2, (a.int8 + b.int8) / 2, (a.floats + b.floats) / 2};
+}
+
 // Reading and multiplying overlap.
 double seconds_at_least(const Work& work, const Peaks& peaks) {
   return std::max(work.bytes / peaks.read,
@@ -73,6 +78,7 @@ struct PassTimes {
   std::vector<StepTimes::Seconds> layers;
   std::vector<int64_t> experts;  // different ones, by layer
   double seconds = 0;
+  Peaks peaks;  // beside it: what a host gives moves within minutes
 };
 
 class StepBench {
@@ -91,9 +97,11 @@ class StepBench {
   Works layer_works(int64_t layer, const Phase& phase, int64_t experts) const;
   Work weights_work(const Tensor& tensor, int64_t rows) const;
   std::string kind_of(int64_t layer) const;
-  void report_phase(const Phase& phase, const std::vector<PassTimes>& passes, const Peaks& peaks);
+  void report_peaks(const std::vector<PassTimes>& passes, const std::vector<double>& barriers);
+  void report_phase(const Phase& phase, const std::vector<PassTimes>& passes);
   void report_part(const Phase& phase, const std::string& kind, const std::string& part,
-                   double seconds, const Work& work, double bound_seconds);
+                   const std::vector<double>& seconds, const Work& work,
+                   const std::vector<double>& bounds);
 
   const Options options_;
   Container container_;
@@ -273,33 +281,37 @@ std::string StepBench::kind_of(int64_t layer) const {
   return config.indexer_full[static_cast<size_t>(layer)] ? kind : kind + ":shared";
 }
 
+// `seconds` and `bounds` by pass.
 void StepBench::report_part(const Phase& phase, const std::string& kind, const std::string& part,
-                            double seconds, const Work& work, double bound_seconds) {
+                            const std::vector<double>& seconds, const Work& work,
+                            const std::vector<double>& bounds) {
+  const double middle = median(seconds);
   Measurement m{.bench = "step",
                 .varied = {{"phase", phase.name},
                            {"layer", kind},
                            {"threads", int64_t{options_.threads}},
-                           {"ms", seconds * 1e3},
+                           {"ms", middle * 1e3},
                            {"MB", work.bytes * 1e-6},
                            {"GMAC", (work.int8_products + work.float_products) * 1e-9}},
                 .part = part,
-                .value = seconds * 1e3,
+                .value = middle * 1e3,
                 .unit = "ms",
                 .bound = {}};
   // Work that has a bound is told as a rate, so that the ratio is what was reached of it.
-  if (bound_seconds > 0) {
-    m.value = 1 / seconds;
+  const double ratio = median_ratio(bounds, seconds);
+  if (ratio > 0) {
+    m.value = 1 / middle;
     m.unit = "1/s";
-    m.bound = 1 / bound_seconds;
+    m.bound = m.value / ratio;
   }
   report(m, options_.as_json);
 }
 
-void StepBench::report_phase(const Phase& phase, const std::vector<PassTimes>& passes,
-                             const Peaks& peaks) {
+void StepBench::report_phase(const Phase& phase, const std::vector<PassTimes>& passes) {
   const auto layers = static_cast<int64_t>(passes[0].layers.size());
   Work total_work;
-  double total_bound = 0;
+  std::vector<double> totals, total_bounds(passes.size());
+  for (const PassTimes& pass : passes) totals.push_back(pass.seconds);
   std::map<std::string, bool> is_told;  // one layer of each kind
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto index = static_cast<size_t>(layer);
@@ -314,22 +326,37 @@ void StepBench::report_phase(const Phase& phase, const std::vector<PassTimes>& p
     is_told[kind_of(layer)] = true;
     for (int part = 0; part < step_part_count; ++part) {
       const Work& work = works[static_cast<size_t>(part)];
-      const double bound = seconds_at_least(work, peaks);
       total_work += work;
-      total_bound += bound;
-      std::vector<double> seconds;
-      for (const PassTimes& pass : passes)
-        seconds.push_back(pass.layers[index][static_cast<size_t>(part)]);
+      std::vector<double> seconds, bounds;
+      for (size_t i = 0; i < passes.size(); ++i) {
+        seconds.push_back(passes[i].layers[index][static_cast<size_t>(part)]);
+        bounds.push_back(seconds_at_least(work, passes[i].peaks));
+        total_bounds[i] += bounds[i];
+      }
       const bool is_head = part == static_cast<int>(StepPart::head);
       if (median(seconds) > 0 && (is_new || is_head)) {
-        report_part(phase, is_head ? "-" : kind_of(layer), part_names[part], median(seconds), work,
-                    bound);
+        report_part(phase, is_head ? "-" : kind_of(layer), part_names[part], seconds, work, bounds);
       }
     }
   }
-  std::vector<double> seconds;
-  for (const PassTimes& pass : passes) seconds.push_back(pass.seconds);
-  report_part(phase, "all", "total", median(seconds), total_work, total_bound);
+  report_part(phase, "all", "total", totals, total_work, total_bounds);
+}
+
+void StepBench::report_peaks(const std::vector<PassTimes>& passes,
+                             const std::vector<double>& barriers) {
+  std::vector<double> reads, int8s, floats;
+  for (const PassTimes& pass : passes) {
+    reads.push_back(pass.peaks.read * 1e-9);
+    int8s.push_back(pass.peaks.int8 * 1e-9);
+    floats.push_back(pass.peaks.floats * 1e-9);
+  }
+  const Varied threads = {{"threads", int64_t{options_.threads}},
+                          {"kernels", kernels_.name},
+                          {"kv", container_.is_reference() ? "f32" : options_.kv_format}};
+  report({"step", threads, "read", median(reads), "GB/s", {}}, options_.as_json);
+  report({"step", threads, "int8", median(int8s), "GMAC/s", {}}, options_.as_json);
+  report({"step", threads, "float", median(floats), "GMAC/s", {}}, options_.as_json);
+  report({"step", threads, "barrier", median(barriers), "us", {}}, options_.as_json);
 }
 
 Result<void> StepBench::run() {
@@ -347,26 +374,23 @@ Result<void> StepBench::run() {
   TRY(warm_up(decode));
 
   std::vector<PassTimes> prefills, decodes;
-  std::vector<double> reads, int8s, floats, barriers;
+  std::vector<double> barriers;
+  Peaks before = measure_peaks();
+  const auto run_beside_peaks = [&](const Phase& phase) -> Result<PassTimes> {
+    PassTimes times = TRY(run_pass(phase, /*commits=*/false));
+    const Peaks after = measure_peaks();
+    times.peaks = mean(before, after);
+    before = after;
+    return times;
+  };
   for (int i = 0; i < options_.repetitions; ++i) {
-    const Peaks peaks = measure_peaks();
-    reads.push_back(peaks.read);
-    int8s.push_back(peaks.int8);
-    floats.push_back(peaks.floats);
     barriers.push_back(measure_barrier_us());
-    for (int j = 0; j < 5; ++j) decodes.push_back(TRY(run_pass(decode, /*commits=*/false)));
-    prefills.push_back(TRY(run_pass(prefill, /*commits=*/false)));
+    for (int j = 0; j < decodes_at_once; ++j) decodes.push_back(TRY(run_beside_peaks(decode)));
+    prefills.push_back(TRY(run_beside_peaks(prefill)));
   }
-  const Peaks peaks{median(reads), median(int8s), median(floats)};
-  const Varied threads = {{"threads", int64_t{options_.threads}},
-                          {"kernels", kernels_.name},
-                          {"kv", container_.is_reference() ? "f32" : options_.kv_format}};
-  report({"step", threads, "read", peaks.read * 1e-9, "GB/s", {}}, options_.as_json);
-  report({"step", threads, "int8", peaks.int8 * 1e-9, "GMAC/s", {}}, options_.as_json);
-  report({"step", threads, "float", peaks.floats * 1e-9, "GMAC/s", {}}, options_.as_json);
-  report({"step", threads, "barrier", median(barriers), "us", {}}, options_.as_json);
-  report_phase(decode, decodes, peaks);
-  report_phase(prefill, prefills, peaks);
+  report_peaks(decodes, barriers);
+  report_phase(decode, decodes);
+  report_phase(prefill, prefills);
   return {};
 }
 

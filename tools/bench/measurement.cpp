@@ -31,6 +31,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+double median_ratio(const std::vector<double>& bounds, const std::vector<double>& times) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < times.size(); ++i) ratios.push_back(bounds[i] / times[i]);
+  return median(ratios);
+}
+
 static std::string text_of(const std::variant<std::string, int64_t, double>& value, bool quoted) {
   if (const auto* word = std::get_if<std::string>(&value)) {
     return quoted ? fmt::format("\"{}\"", *word) : *word;

@@ -17,6 +17,8 @@ namespace glmd {
 double measure_seconds(Team& team, int64_t count, int64_t grain, Team::Task work);
 
 double median(std::vector<double> values);
+// What was reached of a bound that moves, in the middle: each time has a bound of its own. Seconds.
+double median_ratio(const std::vector<double>& bounds, const std::vector<double>& times);
 
 // What was varied: a name and a word or a number.
 using Varied = std::vector<std::pair<std::string, std::variant<std::string, int64_t, double>>>;
