@@ -105,25 +105,27 @@ template <class Lanes, int heads, int vectors>
   }
 }
 
-// A panel of columns stays near while all heads use it.
+// A panel of columns stays near while all heads use it. Heads are cut evenly: a block of few has
+// too few sums to keep the multipliers busy.
 template <class Lanes>
 static inline void add_tile(const float* weights, int64_t head_lanes, const float* values,
                             int64_t value_stride, int64_t key_count, const float* rescale,
                             int64_t heads, int64_t latent, float* out) {
   constexpr int64_t panel = Lanes::add_vectors * lane_count;
+  const int64_t blocks = (heads + Lanes::add_heads - 1) / Lanes::add_heads;
   for (int64_t column = 0; column < latent; column += panel) {
     const int64_t columns = smaller_of(panel, latent - column);
     const int64_t vectors = (columns + lane_count - 1) / lane_count;
     const int64_t last_lanes = columns - (vectors - 1) * lane_count;
-    for (int64_t h = 0; h < heads; h += Lanes::add_heads) {
-      with_constant<Lanes::add_heads>(
-          smaller_of(Lanes::add_heads, heads - h), [&](auto head_constant) {
-            with_constant<Lanes::add_vectors>(vectors, [&](auto vector_constant) {
-              add_block<Lanes, head_constant, vector_constant>(
-                  weights + h, head_lanes, values + column, value_stride, key_count, rescale + h,
-                  last_lanes, out + h * latent + column, latent);
-            });
-          });
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t h = heads * block / blocks, now = heads * (block + 1) / blocks - h;
+      with_constant<Lanes::add_heads>(now, [&](auto head_constant) {
+        with_constant<Lanes::add_vectors>(vectors, [&](auto vector_constant) {
+          add_block<Lanes, head_constant, vector_constant>(
+              weights + h, head_lanes, values + column, value_stride, key_count, rescale + h,
+              last_lanes, out + h * latent + column, latent);
+        });
+      });
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "tests/support/reference_model.h"
 #include "tests/support/temporary_folder.h"
+#include "tools/make-model/model_maker.h"
 
 namespace glmd {
 
@@ -56,6 +57,16 @@ TEST_P(BitIdentity, steps_threads_arena_and_kernels_never_change_a_bit) {
   }
 }
 
+constexpr const char* config_of_64_heads = R"({
+  "model_type": "glm_moe_dsa", "hidden_size": 64, "num_hidden_layers": 2,
+  "num_nextn_predict_layers": 1, "vocab_size": 64, "max_position_embeddings": 512,
+  "num_attention_heads": 64, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 8,
+  "qk_rope_head_dim": 8, "v_head_dim": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000,
+  "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4,
+  "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+  "routed_scaling_factor": 2.5, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 512,
+  "indexer_types": ["full", "shared"], "eos_token_id": [1]})";
+
 // A row of more than one span of keys: alone it is cut at spans, among others it is not.
 TEST(BitIdentityOfSpans, a_team_that_shares_the_keys_of_a_row_never_changes_a_bit) {
   const ReferenceModel reference = read_reference("groups");  // without selection
@@ -73,6 +84,26 @@ TEST(BitIdentityOfSpans, a_team_that_shares_the_keys_of_a_row_never_changes_a_bi
       ASSERT_EQ(got.main.size(), whole.main.size());
       EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
     }
+  }
+}
+
+// Two threads halve the heads of a single row, three share its spans.
+TEST(BitIdentityOfHeads, a_team_that_shares_the_heads_of_a_row_never_changes_a_bit) {
+  const TemporaryFolder folder;
+  const Result<void> made = make_model({.config = parse_json(config_of_64_heads, "config").value(),
+                                        .target = folder / "model",
+                                        .policies = {}},
+                                       [](const ConvertProgress&) { return true; });
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  const Container container = Container::open(folder / "model").value();
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < attention_span_keys + 40; ++i) ids.push_back(i * 7 % 64);
+  const Logits whole = logits_of(container, ids, {.threads = 1});
+  for (const int threads : {1, 2, 3}) {
+    const Logits got = logits_of(container, ids, {.threads = threads, .step_rows = 1});
+    SCOPED_TRACE(testing::Message() << threads << " threads");
+    ASSERT_EQ(got.main.size(), whole.main.size());
+    EXPECT_EQ(std::memcmp(got.main.data(), whole.main.data(), got.main.size() * 4), 0);
   }
 }
 

@@ -31,7 +31,7 @@ constexpr int64_t layers = 78, index_layers = 21, vocabulary = 154880;
 
 constexpr int64_t context = 32768;
 constexpr int64_t peak_rounds = 2000000;
-constexpr int64_t heads_grain = 8;
+constexpr int64_t heads_grain = 8, row_heads_grain = 32;
 
 // Values of a bell's width that no one could mistake for a pattern.
 float next_value(uint64_t& state) {
@@ -182,12 +182,13 @@ double measure(Bench& bench, const Work& work) {
 }
 
 // Rows that each see `key_count` keys. As in the model: many rows are shared out as rows and heads,
-// one row as spans of keys, merged in the end.
+// one row as parts of its heads where they suffice, else as spans of keys, merged in the end.
 struct AttentionRows {
   AttentionRows(Bench& owner, int64_t rows, bool gathered)
       : bench(owner),
         key_count(owner.options.keys),
-        shares_spans(rows < owner.team.thread_count()),
+        shares_spans(rows < owner.team.thread_count() &&
+                     heads / row_heads_grain % owner.team.thread_count() != 0),
         queries(bell_values(rows * heads * width, 3)),
         floats(static_cast<size_t>((shares_spans ? spans() : rows) * heads * (latent + 2))),
         out(static_cast<size_t>(heads * latent)),
@@ -248,7 +249,7 @@ Work attention_work(Bench& bench, std::string part, int64_t rows, bool is_gather
     return work;
   }
   work.phases.push_back({.count = rows * heads,
-                         .grain = heads_grain,
+                         .grain = rows == 1 ? row_heads_grain : heads_grain,
                          .run = [all, &kernels](int round, int64_t begin, int64_t end, int thread) {
                            for (int64_t pair = begin; pair < end;) {
                              const int64_t row = pair / heads, head = pair % heads;

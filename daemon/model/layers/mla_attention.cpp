@@ -51,7 +51,9 @@ void make_queries(const Compute& compute, const CheckpointConfig& config,
 
 // Attention over latents for all rows, cut into units of work in one of two ways that give the same
 // bits. Many rows: a unit is a row with a part of its heads, dealt out in turns, since later rows
-// of a prompt see more keys. Few rows: spans of keys are units too, and are merged at the end.
+// of a prompt see more keys. Few rows: spans of keys are units too, and are merged at the end. A
+// single row whose heads make equal parts for all threads is cut as many rows are: no thread
+// transposes queries of another or waits for its spans.
 class RowAttention {
  public:
   RowAttention(const Compute& compute, const CheckpointConfig& config, int64_t layer,
@@ -68,8 +70,9 @@ class RowAttention {
   }
 
   void run() {
-    if (row_count_ >= threads_) {
-      run_rows(std::max<int64_t>(1, heads_ / heads_wanted));
+    const int64_t groups = std::max<int64_t>(1, heads_ / heads_wanted);
+    if (row_count_ >= threads_ || (row_count_ == 1 && groups % threads_ == 0)) {
+      run_rows(groups);
     } else {
       run_spans();
     }
