@@ -86,6 +86,10 @@ void examine_model(const MachineFacts& facts, Findings& findings) {
     findings.push_back(finding_of(*facts.plan_error));
   }
   if (facts.text_error) findings.push_back(finding_of(*facts.text_error));
+  for (const std::string& doubt : facts.text_doubts) {
+    findings.push_back({Severity::warning, ErrorKind::bad_input, doubt,
+                        "none is needed if it is meant so; else the files of the original model"});
+  }
 }
 
 void examine_plan(const MachineFacts& facts, Findings& findings) {

@@ -75,12 +75,13 @@ struct MachineFacts {
   int overcommit = 0;
   bool has_pressure = true;  // /proc/pressure/memory
   int64_t dense_bytes = 0;
-  std::optional<MemoryPlan> plan;     // unset: refused
-  std::optional<Error> plan_error;    // then this says why, the model's fault included
-  std::optional<MemoryPlan> floor;    // the sum, where memory is why
-  std::optional<Error> text_error;    // of a model that opens: its tokeniser and the like
-  std::optional<TokenCost> cost;      // of a model that opens
-  std::optional<MachineSpeed> speed;  // where it was measured
+  std::optional<MemoryPlan> plan;        // unset: refused
+  std::optional<Error> plan_error;       // then this says why, the model's fault included
+  std::optional<MemoryPlan> floor;       // the sum, where memory is why
+  std::optional<Error> text_error;       // of a model that opens: its tokeniser and the like
+  std::vector<std::string> text_doubts;  // chat_doubts()
+  std::optional<TokenCost> cost;         // of a model that opens
+  std::optional<MachineSpeed> speed;     // where it was measured
 };
 
 enum class Severity { note, warning, error };

@@ -111,8 +111,12 @@ Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
   if (container.ok()) {
-    const Result<std::string> checked = check_model(container.value());
-    if (!checked.ok()) facts.text_error = checked.error();
+    const Result<CheckedModel> checked = check_model(container.value());
+    if (checked.ok()) {
+      facts.text_doubts = checked.value().doubts;
+    } else {
+      facts.text_error = checked.error();
+    }
   }
   if (facts.plan) {
     Result<MachineSpeed> speed = measure_speed(container.value(), settings.reader,
@@ -148,11 +152,11 @@ void print_failure(const Error& failure, const Asked& asked) {
 
 // --check: what the start would warn of and refuse, a line each. The exit code.
 Result<int> check(const Settings& settings, const Container& container, const MemoryPlan& plan) {
-  const std::string found = TRY(check_model(container));
+  const CheckedModel checked = TRY(check_model(container));
   std::vector<Error> faults;
   const Result<void> reader = check_reader(settings.reader);
   if (!reader.ok()) faults.push_back(reader.error());
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = checked.doubts;
   for (const SettingPlace& place : places_of(settings, &container)) {
     if (!place.fault) continue;
     if (place.is_survived) {
@@ -161,7 +165,7 @@ Result<int> check(const Settings& settings, const Container& container, const Me
       faults.push_back(*place.fault);
     }
   }
-  TRY(print(found + plan.to_text()));
+  TRY(print(checked.found + plan.to_text()));
   for (const std::string& warning : warnings) log_warning("{}", warning);
   for (const Error& fault : faults) log_error("{}", fault.message);
   return faults.empty() ? 0 : exit_code(faults.front().kind);

@@ -12,14 +12,13 @@
 #include "platform/program_memory.h"
 #include "speed_probe.h"
 #include "storage/manifest.h"
+#include "text/chat_doubts.h"
 #include "text/chat_template.h"
 
 namespace glmd {
 namespace {
 
 constexpr int64_t text_bytes_max = 1 << 20;
-// XXH3 of GLM-5.2's chat_template.jinja, which text/chat_template renders.
-constexpr uint64_t rendered_template_hash = 0x4f56c8734ab3ce7e;
 
 Result<GenerationDefaults> read_defaults(const Container& container) {
   const std::string path = container.folder() + "/generation_config.json";
@@ -39,15 +38,16 @@ Result<void> check_markers(const Container& container, const Tokenizer& tokenize
   return {};
 }
 
-Result<std::string> check_template(const Container& container) {
-  const std::string path = container.folder() + "/chat_template.jinja";
-  if (!path_exists(path)) return std::string("none; glmd renders that of GLM-5.2");
-  const std::string text = TRY(read_file(path, text_bytes_max));
-  const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
-  if (hash_bytes({bytes, text.size()}) == rendered_template_hash) {
-    return std::string("that of GLM-5.2, which glmd renders");
+Result<std::string_view> describe_template(const Container& container) {
+  switch (TRY(template_origin(container.folder()))) {
+    case TemplateOrigin::none:
+      return std::string_view("none; glmd renders that of GLM-5.2");
+    case TemplateOrigin::built_in:
+      return std::string_view("that of GLM-5.2, which glmd renders");
+    case TemplateOrigin::other:
+      break;
   }
-  return std::string("another than that of GLM-5.2, which glmd renders all the same");
+  return std::string_view("another than that of GLM-5.2, which glmd renders all the same");
 }
 
 // Said once; what is not locked is only as resident as the kernel likes.
@@ -112,11 +112,15 @@ Result<ModelTexts> read_texts(const Container& container) {
     texts.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
   }
   texts.defaults = TRY(read_defaults(container));
+  if (texts.tokenizer) {
+    texts.doubts =
+        TRY(chat_doubts(container.folder(), container.checkpoint().stop_tokens, *texts.tokenizer));
+  }
   return texts;
 }
 
-Result<std::string> check_model(const Container& container) {
-  const ModelTexts texts = TRY(read_texts(container));
+Result<CheckedModel> check_model(const Container& container) {
+  ModelTexts texts = TRY(read_texts(container));
   const CheckpointConfig& config = container.checkpoint();
   std::string text = fmt::format("container: {} in {}, places and shapes sound, identity {:016x}\n",
                                  counted(container.tensors().size(), "tensor"),
@@ -132,11 +136,11 @@ Result<std::string> check_model(const Container& container) {
                         texts.tokenizer->vocabulary_size());
     const std::string& ignored = texts.tokenizer->ignored_settings();
     text += ignored.empty() ? "\n" : fmt::format(", {} ignored\n", ignored);
-    text += "chat template: " + TRY(check_template(container)) + "\n";
+    text += fmt::format("chat template: {}\n", TRY(describe_template(container)));
   } else {
     text += "tokenizer: none; only fmt=tokens is served\n";
   }
-  return text;
+  return CheckedModel{std::move(text), std::move(texts.doubts)};
 }
 
 Result<LoadedModel> load_model(const Container& container, const MemoryPlan& plan,
@@ -149,6 +153,7 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
     log_info("{}/tokenizer.json: {} ignored", container.folder(),
              texts.tokenizer->ignored_settings());
   }
+  for (const std::string& doubt : texts.doubts) log_warning("{}, continuing", doubt);
   ::malloc_trim(0);  // what parsing left behind, megabytes, belongs to the arena
   LoadedModel loaded;
   loaded.model = TRY(open_model(container, {.threads = options.threads,

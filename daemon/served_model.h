@@ -28,11 +28,17 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
 struct ModelTexts {
   std::optional<Tokenizer> tokenizer;  // without one, only ids are served
   GenerationDefaults defaults;
+  std::vector<std::string> doubts;  // chat_doubts(), where there is a tokenizer
 };
 Result<ModelTexts> read_texts(const Container& container);
 
-// A line for each thing that was opened and found sound, for `glmd --check`.
-Result<std::string> check_model(const Container& container);
+// For `glmd --check`: a line for each thing that was opened and found sound, and those that are
+// served although they look wrong.
+struct CheckedModel {
+  std::string found;
+  std::vector<std::string> doubts;
+};
+Result<CheckedModel> check_model(const Container& container);
 
 struct ServedModelOptions {
   const KernelTable* kernels = nullptr;

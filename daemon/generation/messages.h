@@ -44,7 +44,7 @@ struct Quit {};   // running ones end in Failed{DRAINING}; the thread returns
 
 struct Prompt {
   std::vector<int32_t> tokens;
-  bool has_thoughts = false;       // chat: what stands before </think> is thought
+  bool is_chat = false;  // what stands before </think> is thought; turn_markers() end the answer
   bool starts_in_thought = false;  // the template opened <think> already
 };
 // From prompt_thread: the tokens of a long Submit, whose text is gone.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "platform/json.h"
+#include "text/chat_input.h"
 #include "text/chat_template.h"
 
 namespace glmd {
@@ -25,44 +26,17 @@ Result<Prompt> prompt_of_tokens(const std::string& text, int64_t vocabulary) {
   return prompt;
 }
 
-// The template takes more than makes sense: what is no message prints nothing there, and an answer
-// to nothing has no tokens.
-Result<void> check_chat(const Json& chat) {
-  if (!chat.is_object()) {
-    return error(ErrorKind::bad_input, "prompt: wanted a JSON object with messages, got {}",
-                 shown(&chat));
-  }
-  const Json* messages = chat.find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->items().empty()) {
-    return wrong_value("prompt", "messages", "an array of objects", messages);
-  }
-  for (size_t index = 0; index < messages->items().size(); ++index) {
-    const Json& message = messages->items()[index];
-    const std::string path = fmt::format("messages[{}]", index);
-    if (!message.is_object()) return wrong_value("prompt", path, "an object", &message);
-    const Json* role = message.find("role");
-    if (role == nullptr || !role->is_string()) {
-      return wrong_value("prompt", path + ".role", "a string", role);
-    }
-  }
-  return {};
-}
-
-Result<std::vector<TextSpan>> render(const std::string& text, int64_t text_bytes_max) {
-  const Json chat = TRY(parse_json(text, "prompt"));
-  TRY(check_chat(chat));
-  return render_chat(chat, text_bytes_max);
-}
-
 Result<Prompt> prompt_of_chat(const Submit& submit, const Tokenizer& tokenizer,
                               int64_t text_bytes_max) {
-  std::vector<TextSpan> spans = TRY(render(submit.prompt, text_bytes_max));
+  Json chat = TRY(parse_json(submit.prompt, "prompt"));
+  TRY(normalise_chat(chat));
+  std::vector<TextSpan> spans = TRY(render_chat(chat, text_bytes_max));
   if (submit.markup_is_trusted) {
     for (TextSpan& span : spans) span.is_trusted = true;
   }
   Prompt prompt;
   prompt.tokens = tokenizer.encode(spans);
-  prompt.has_thoughts = true;
+  prompt.is_chat = true;
   const std::optional<int32_t> think = tokenizer.find("<think>");
   prompt.starts_in_thought = !prompt.tokens.empty() && think == prompt.tokens.back();
   return prompt;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "platform/check.h"
+#include "text/chat_template.h"
 
 namespace glmd {
 namespace {
@@ -21,9 +22,13 @@ Session::Session(SessionOptions options, const SessionContext& context)
       matcher_(std::move(options_.stops)),
       submitted_ns_(options_.submitted_ns),
       reported_ns_(context.clock.now_ns()) {
-  if (options_.prompt.has_thoughts && context_.tokenizer != nullptr) {
+  if (options_.prompt.is_chat && context_.tokenizer != nullptr) {
     think_id_ = context_.tokenizer->find("<think>");
     end_think_id_ = context_.tokenizer->find("</think>");
+    for (const std::string_view marker : turn_markers()) {
+      const std::optional<int32_t> id = context_.tokenizer->find(marker);
+      if (id) turn_ids_.push_back(*id);
+    }
   }
 }
 
@@ -82,8 +87,10 @@ bool Session::take_token(int32_t token) {
 }
 
 bool Session::is_stop_id(int32_t token) const {
-  return std::find(context_.stop_ids.begin(), context_.stop_ids.end(), token) !=
-         context_.stop_ids.end();
+  const auto has_token = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  return has_token(context_.stop_ids) || has_token(turn_ids_);
 }
 
 void Session::add_text(int32_t token) {

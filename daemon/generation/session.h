@@ -100,6 +100,7 @@ class Session {
 
   bool is_in_thought_ = false;
   std::optional<int32_t> think_id_, end_think_id_;
+  std::vector<int32_t> turn_ids_;  // in a chat
   Utf8Assembler assembler_;
   StopMatcher matcher_;
 

@@ -1,5 +1,7 @@
 #include "text/chat_template.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -52,12 +54,14 @@ Error unfit(fmt::format_string<Args...> format, Args&&... args) {
   return error(ErrorKind::bad_input, format, std::forward<Args>(args)...);
 }
 
-std::string_view media_word(const Json* type) {
-  if (!is_string(type)) return {};
-  const auto kind =
-      std::find_if(media_kinds.begin(), media_kinds.end(),
-                   [&](const MediaKind& media) { return media.type == type->as_string(); });
+std::string_view media_word(std::string_view type) {
+  const auto kind = std::find_if(media_kinds.begin(), media_kinds.end(),
+                                 [&](const MediaKind& media) { return media.type == type; });
   return kind == media_kinds.end() ? std::string_view() : kind->word;
+}
+
+std::string_view media_word(const Json* type) {
+  return is_string(type) ? media_word(type->as_string()) : std::string_view();
 }
 
 // The template's macro of this name: the text of a content, which may be a list of parts.
@@ -347,6 +351,23 @@ std::span<const std::string_view> chat_markers() {
       "<tool_call>",   "</tool_call>",    "<arg_key>",       "</arg_key>",
       "<arg_value>",   "</arg_value>",    "<tool_response>", "</tool_response>"};
   return markers;
+}
+
+std::span<const std::string_view> turn_markers() {
+  static constexpr std::string_view markers[] = {"<|system|>", "<|user|>", "<|assistant|>",
+                                                 "<|observation|>"};
+  return markers;
+}
+
+bool is_media_type(std::string_view type) {
+  return !media_word(type).empty();
+}
+
+bool is_built_in_template(std::string_view text) {
+  constexpr uint64_t official_hash = 0xf828d92ba7541971;
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+  return XXH3_64bits(text.data(), text.size()) == official_hash;
 }
 
 }  // namespace glmd

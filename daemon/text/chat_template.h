@@ -26,5 +26,13 @@ std::string join(std::span<const TextSpan> spans);
 
 // The added tokens that render_chat() writes.
 std::span<const std::string_view> chat_markers();
+// Those of them that begin a turn.
+std::span<const std::string_view> turn_markers();
+// The type of a part that stands for an image, a video or a sound: the template says that it cannot
+// be seen.
+bool is_media_type(std::string_view type);
+
+// Whether this is the template that render_chat() writes out, white space at its end apart.
+bool is_built_in_template(std::string_view text);
 
 }  // namespace glmd

@@ -12,6 +12,7 @@
 namespace glmd {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 const std::string embedded_model = GLMD_BINARY_DIR "/share/glmd/models/mini";
@@ -35,36 +36,38 @@ std::string embedded_model_with(const TemporaryFolder& folder, const std::string
 
 TEST(ServedModel, check_names_everything_it_opened) {
   const Container container = Container::open(embedded_model).value();
-  const Result<std::string> text = check_model(container);
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  EXPECT_THAT(text.value(), HasSubstr("config: 6 layers, 24 experts a layer"));
-  EXPECT_THAT(text.value(), HasSubstr("generation config: temperature 0"));
-  EXPECT_THAT(text.value(), HasSubstr("all markers of a conversation"));
-  EXPECT_THAT(text.value(), HasSubstr("chat template: that of GLM-5.2, which glmd renders\n"));
+  const Result<CheckedModel> checked = check_model(container);
+  ASSERT_TRUE(checked.ok()) << checked.error().message;
+  EXPECT_THAT(checked.value().found, HasSubstr("config: 6 layers, 24 experts a layer"));
+  EXPECT_THAT(checked.value().found, HasSubstr("generation config: temperature 0"));
+  EXPECT_THAT(checked.value().found, HasSubstr("all markers of a conversation"));
+  EXPECT_THAT(checked.value().found,
+              HasSubstr("chat template: that of GLM-5.2, which glmd renders\n"));
 }
 
 TEST(ServedModel, check_refuses_a_tokeniser_that_is_none) {
   const TemporaryFolder folder;
   const std::string path = embedded_model_with(folder, "tokenizer.json", "{}");
-  const Result<std::string> text = check_model(Container::open(path).value());
-  ASSERT_FALSE(text.ok());
-  EXPECT_THAT(text.error().message, HasSubstr("tokenizer.json"));
+  const Result<CheckedModel> checked = check_model(Container::open(path).value());
+  ASSERT_FALSE(checked.ok());
+  EXPECT_THAT(checked.error().message, HasSubstr("tokenizer.json"));
 }
 
 TEST(ServedModel, check_refuses_a_generation_config_out_of_range) {
   const TemporaryFolder folder;
   const std::string path =
       embedded_model_with(folder, "generation_config.json", R"({"temperature": -1})");
-  const Result<std::string> text = check_model(Container::open(path).value());
-  ASSERT_FALSE(text.ok());
-  EXPECT_THAT(text.error().message, HasSubstr("temperature: wanted a number from 0"));
+  const Result<CheckedModel> checked = check_model(Container::open(path).value());
+  ASSERT_FALSE(checked.ok());
+  EXPECT_THAT(checked.error().message, HasSubstr("temperature: wanted a number from 0"));
 }
 
 TEST(ServedModel, check_says_where_the_chat_template_is_not_the_one_that_is_rendered) {
   const TemporaryFolder folder;
   const std::string path = embedded_model_with(folder, "chat_template.jinja", "{{ other }}");
-  EXPECT_THAT(check_model(Container::open(path).value()).value(),
-              HasSubstr("another than that of GLM-5.2"));
+  const CheckedModel checked = check_model(Container::open(path).value()).value();
+  EXPECT_THAT(checked.found, HasSubstr("another than that of GLM-5.2"));
+  EXPECT_THAT(checked.doubts, ElementsAre(HasSubstr("chat_template.jinja: not the chat template")));
 }
 
 TEST(ServedModel, check_names_what_it_ignores_of_the_tokeniser) {
@@ -72,13 +75,15 @@ TEST(ServedModel, check_names_what_it_ignores_of_the_tokeniser) {
   Json tokenizer = read_json_file(embedded_model + "/tokenizer.json", 64 << 20).value();
   tokenizer.set("truncation", Json::object({{"max_length", Json::integer(5)}}));
   const std::string path = embedded_model_with(folder, "tokenizer.json", tokenizer.to_string());
-  EXPECT_THAT(check_model(Container::open(path).value()).value(), HasSubstr("truncation ignored"));
+  EXPECT_THAT(check_model(Container::open(path).value()).value().found,
+              HasSubstr("truncation ignored"));
 }
 
 TEST(ServedModel, check_serves_ids_where_there_is_no_tokeniser) {
   const TemporaryFolder folder;
   const std::string path = embedded_model_with(folder, "tokenizer.json", "");
-  EXPECT_THAT(check_model(Container::open(path).value()).value(), HasSubstr("only fmt=tokens"));
+  EXPECT_THAT(check_model(Container::open(path).value()).value().found,
+              HasSubstr("only fmt=tokens"));
 }
 
 }  // namespace

@@ -62,6 +62,31 @@ TEST_F(EngineText, without_thinking_all_is_answer) {
   EXPECT_EQ(received.answer, "Hello");
 }
 
+// A fine-tune's config may name <|endoftext|> alone; the model ends turns as it was taught.
+TEST_F(EngineText, a_chat_ends_at_every_marker_of_a_turn_whatever_the_stop_ids_are) {
+  for (const std::string marker : {"<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"}) {
+    const Received received =
+        answer(chat(R"({"add_generation_prompt":true,"enable_thinking":false})"),
+               "They hover." + marker + "What is my favourite colour?");
+    EXPECT_EQ(received.answer, "They hover.") << marker;
+    EXPECT_EQ(received.done->reason, "stop");
+  }
+}
+
+TEST_F(EngineText, raw_text_goes_on_after_a_marker_that_is_no_stop_id) {
+  const Received received = answer({.prompt = "Hi"}, "They hover.<|assistant|>More");
+  EXPECT_EQ(received.answer, "They hover.More");
+}
+
+TEST_F(EngineText, a_message_as_clients_send_it_is_what_the_template_takes) {
+  const Received received = answer(
+      {.format = PromptFormat::chat, .prompt = R"({"messages":[{"role":"critic","content":"x"}]})"},
+      "");
+  ASSERT_TRUE(received.failed);
+  EXPECT_EQ(received.failed->code, "BAD_VALUE");
+  EXPECT_THAT(received.failed->message, HasSubstr("messages[0].role: wanted one of system"));
+}
+
 // Short as JSON, long as text: it must not be made on the thread on which all others are answered.
 TEST_F(EngineText, a_short_conversation_with_a_long_text_is_made_elsewhere) {
   EngineRig rig({.context_tokens = 1'000'000}, {.vocabulary = 4160, .context_max = 1'000'000},

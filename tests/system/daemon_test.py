@@ -16,7 +16,8 @@ import sys
 import time
 import unittest
 
-from daemon import GLMCTL, GLMD, LIMIT_S, MINI, ROOT, SLOW_READS, Client, Daemon, wait_until
+from daemon import (BUILD, GLMCTL, GLMD, LIMIT_S, MINI, ROOT, SLOW_READS, Client, Daemon,
+                    wait_until)
 
 # At this temperature a stop token is one of thousands: the answer is as long as it may be.
 HOT = "100"
@@ -312,6 +313,50 @@ class Signals(unittest.TestCase):
         self.assertEqual(client.answer()[1][0], "DONE")
         self.assertNotIn("draining", daemon.read_log())
         self.assertEqual(daemon.terminate(), 0, daemon.read_log())
+
+
+class Chats(unittest.TestCase):
+    QUESTIONS = ("What is a hummingbird?", "What is the capital of France?", "Who are you?")
+
+    def answers(self, daemon):
+        client = daemon.connect()
+        texts = []
+        for number, question in enumerate(self.QUESTIONS, 1):
+            chat = {"messages": [{"role": "user", "content": question}],
+                    "options": {"add_generation_prompt": True, "enable_thinking": False}}
+            client.submit(number, json.dumps(chat), max_tokens="200", keys="fmt=chat")
+            text, words = client.answer()
+            self.assertIn("reason=stop", words)
+            texts.append(text)
+        return texts
+
+    def convert_with_one_stop_id(self, folder):
+        """The embedded model as a fine-tune's config has it: answers end at <|endoftext|>."""
+        source, target = os.path.join(folder, "source"), os.path.join(folder, "model")
+        shutil.copytree(os.path.join(ROOT, "models", "mini"), source)
+        for name in ("config.json", "generation_config.json"):
+            path = os.path.join(source, name)
+            with open(path, encoding="utf-8") as file:
+                config = json.load(file)
+            config["eos_token_id"] = 4096
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(config, file)
+        run = subprocess.run([os.path.join(BUILD, "bin", "glmd-convert"), source, target],
+                             capture_output=True, text=True, check=True)
+        return target, run.stderr
+
+    def test_an_answer_ends_at_the_marker_of_a_turn_whatever_the_stop_ids_are(self):
+        wanted = self.answers(Daemon(self).start_ready())
+        daemon = Daemon(self)
+        model, notes = self.convert_with_one_stop_id(daemon.folder)
+        lacking = "eos_token_id: [4096] lacks <|user|> (4103) and <|observation|> (4105)"
+        self.assertIn(lacking, notes)
+        self.assertEqual(self.answers(daemon.start_ready("--model", model)), wanted)
+        self.assertIn(lacking, daemon.read_log())
+        for action in ("--check", "--doctor"):
+            run = subprocess.run([GLMD, "--model", model, "--socket", daemon.path + "2", action],
+                                 capture_output=True, text=True)
+            self.assertIn(lacking, run.stdout + run.stderr)
 
 
 class Places(unittest.TestCase):

@@ -564,7 +564,7 @@ def compare_chats(comparison, program, folder, chats):
     template = template_of(os.path.join(folder, "chat_template.jinja"))
     reference = tokenizers.Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     lines = [with_literals(dump(chat)) for chat in chats]
-    rendered = through(program, ["render", folder], lines)
+    rendered = through(program, ["render", folder, "--reference"], lines)
     ids = through(program, ["render", folder, "--ids", "--reference"], lines)
     refused = 0
     for line, got, got_ids in zip(lines, rendered, ids):

@@ -14,6 +14,7 @@
 #include "platform/parallel.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
+#include "text/chat_doubts.h"
 #include "text/tokenizer.h"
 #include "tools/convert/background.h"
 #include "tools/convert/container_folder.h"
@@ -285,13 +286,16 @@ Result<void> Conversion::publish() {
   return {};
 }
 
-// What glmd could not serve is refused before hours are spent on it. Returns a note, or nothing.
-Result<std::string> check_tokenizer(const Checkpoint& checkpoint) {
+// What glmd could not serve is refused before hours are spent on it. Returns what to note.
+Result<std::vector<std::string>> check_texts(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.folder() + "/tokenizer.json";
-  if (!path_exists(path)) return std::string();
+  if (!path_exists(path)) return std::vector<std::string>();
   const Tokenizer tokenizer = TRY(Tokenizer::open(path));
-  if (tokenizer.ignored_settings().empty()) return std::string();
-  return fmt::format("{}: {} ignored", path, tokenizer.ignored_settings());
+  std::vector<std::string> notes =
+      TRY(chat_doubts(checkpoint.folder(), checkpoint.config().stop_tokens, tokenizer));
+  if (!tokenizer.ignored_settings().empty())
+    notes.push_back(fmt::format("{}: {} ignored", path, tokenizer.ignored_settings()));
+  return notes;
 }
 
 // Whether the files beside the tensors are those of the source, where they were recorded.
@@ -353,9 +357,12 @@ Result<void> convert(const ConvertOptions& given, const ConvertObserver& observe
   options.target = TRY(target_folder(options.target));
   const Checkpoint checkpoint = TRY(Checkpoint::open(options.source, options.ignored));
   ConvertProgress progress;
-  progress.note = TRY(check_tokenizer(checkpoint));
+  const std::vector<std::string> notes = TRY(check_texts(checkpoint));
   const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
-  if (!progress.note.empty()) observer(progress);
+  for (const std::string& note : notes) {
+    progress.note = note;
+    observer(progress);
+  }
   if (plan.is_draft_absent) {
     progress.note =
         fmt::format("{}: no tensors of the draft layer (layer {}), continuing without it",

@@ -18,6 +18,7 @@
 #include "platform/file.h"
 #include "platform/json.h"
 #include "platform/standard_streams.h"
+#include "text/chat_input.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -145,7 +146,8 @@ int render_command(const TextOptions& options) {
   const Result<Tokenizer> tokenizer = open_tokenizer(options.path);
   if (!tokenizer.ok()) return report(tokenizer.error());
   return run(options, [&](std::string_view input) -> Result<std::string> {
-    const Json chat = TRY(parse_json(input, "standard input"));
+    Json chat = TRY(parse_json(input, "standard input"));
+    if (!options.as_reference) TRY(normalise_chat(chat));
     const std::vector<TextSpan> spans = TRY(render_chat(chat));
     if (options.as_ids) {
       const std::vector<int32_t> ids = options.as_reference ? tokenizer.value().encode(join(spans))
@@ -188,8 +190,9 @@ void add_text_commands(CLI::App& app, int& exit_code) {
                         "An object with messages, tools and options on standard input to a prompt",
                         render, render_command, exit_code);
   command->add_flag("--ids", render->as_ids, "Print the prompt's ids instead of its text");
-  command->add_flag("--reference", render->as_reference,
-                    "With --ids: recognise added tokens in contents too, as the reference does");
+  command->add_flag(
+      "--reference", render->as_reference,
+      "The template alone: messages as they are; with --ids: added tokens in contents too");
 }
 
 }  // namespace glmd
