@@ -12,6 +12,7 @@
 #include "platform/cpu.h"
 #include "platform/file.h"
 #include "platform/log.h"
+#include "platform/open_files.h"
 #include "platform/shortage.h"
 #include "platform/standard_streams.h"
 #include "routing_records.h"
@@ -202,6 +203,7 @@ Result<int> run_or_say_why(const Settings& settings) {
 int main(int argc, char** argv) {
   glmd::hold_standard_streams();
   glmd::end_on_shortage("glmd");
+  glmd::raise_open_files_limit();
   glmd::Asked asked;
   const glmd::Result<std::optional<glmd::Settings>> settings =
       glmd::read_settings(argc, argv, &asked);

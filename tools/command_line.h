@@ -14,10 +14,18 @@
 #include <utility>
 #include <vector>
 
+#include "platform/open_files.h"
 #include "platform/shortage.h"
 #include "platform/standard_streams.h"
 
 namespace glmd {
+
+// The first thing in main. `program` outlives the process.
+inline void begin_program(const char* program) {
+  hold_standard_streams();
+  end_on_shortage(program);
+  raise_open_files_limit();
+}
 
 // The number that all of `text` is, in decimal.
 template <typename Number>

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "platform/clock.h"
+#include "platform/open_files.h"
 
 namespace glmd {
 namespace {
@@ -44,6 +45,10 @@ Result<File> open_file(const std::string& path, int flags) {
 
 Error file_error(const std::string& path, std::string_view doing) {
   const int number = errno;
+  if (number == EMFILE) {
+    return error(ErrorKind::io, "{}: {}: {}: {}", path, doing, std::strerror(number),
+                 open_files_limit_text());
+  }
   return error(kind_of(number), "{}: {}: {}", path, doing, std::strerror(number));
 }
 
@@ -243,8 +248,24 @@ static Result<std::string> read_whole(const File& file, int64_t bytes_max,
                      deadline_ms);
 }
 
+Result<void> check_is_downloaded(const File& file) {
+  constexpr std::string_view pointer_beginning = "version https://git-lfs.github.com/spec/v1\n";
+  constexpr int64_t pointer_bytes_max = 1024;
+  const int64_t size_bytes = TRY(file.size_bytes());
+  if (size_bytes < std::ssize(pointer_beginning) || size_bytes > pointer_bytes_max) return {};
+  std::string beginning(pointer_beginning.size(), '\0');
+  TRY(file.read_at(0, {reinterpret_cast<uint8_t*>(beginning.data()), beginning.size()}));
+  if (beginning != pointer_beginning) return {};
+  return error(ErrorKind::bad_input,
+               "{}: a Git LFS pointer of {} bytes: the file itself was never downloaded (git lfs "
+               "pull, or the hub's own program, does it)",
+               file.path(), size_bytes);
+}
+
 Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
-  return read_whole(TRY(File::open_read_only(path)), bytes_max, {});
+  const File file = TRY(File::open_read_only(path));
+  TRY(check_is_downloaded(file));
+  return read_whole(file, bytes_max, {});
 }
 
 Result<std::string> read_input(const std::string& path, int64_t bytes_max,

@@ -13,7 +13,7 @@
 
 namespace glmd {
 
-// What errno says of a file: not_found, denied, else io.
+// What errno says of a file: not_found, denied, else io. Too many open files come with the limit.
 Error file_error(const std::string& path, std::string_view doing);
 // The same of a place to write: what is not there is then its folder, and no input that is missing,
 // so denied, else io.
@@ -55,7 +55,9 @@ class File {
   bool is_direct_ = false;
 };
 
-// Up to its end, also where that is known only then (/proc). A regular file.
+// Refuses a Git LFS pointer: what git leaves in the place of a file that it did not download.
+Result<void> check_is_downloaded(const File& file);
+// Up to its end, also where that is known only then (/proc). A regular file, and no such pointer.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max);
 // The same of what a user named for input: a pipe or a terminal is waited for, at most until
 // `deadline_ms` of steady_ms() (unset: for ever), then `timeout`.

@@ -106,6 +106,7 @@ Result<void> check_no_extra_files(const std::string& folder, const Manifest& man
 // The header of one listed file, after its size.
 Result<SafetensorsHeader> read_listed_file(const std::string& path, int64_t wanted_bytes) {
   const File file = TRY(File::open_read_only(path));
+  TRY(check_is_downloaded(file));
   const int64_t got_bytes = TRY(file.size_bytes());
   if (got_bytes != wanted_bytes) {
     return error(ErrorKind::bad_input, "{}: size: wanted {} bytes, got {}", path, wanted_bytes,

@@ -141,6 +141,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 Result<SafetensorsHeader> read_safetensors_header(const File& file) {
   const std::string& path = file.path();
+  TRY(check_is_downloaded(file));
   const int64_t file_bytes = TRY(file.size_bytes());
   if (file_bytes < 8) {
     return error(ErrorKind::bad_input, "{}: not safetensors: wanted at least 8 bytes, got {}", path,

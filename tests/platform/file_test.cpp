@@ -52,6 +52,21 @@ TEST(File, what_is_not_there_is_missing_input_or_a_place_that_cannot_be_written)
   EXPECT_EQ(free_bytes(folder / "none").error().kind, ErrorKind::io);
 }
 
+TEST(File, a_git_lfs_pointer_is_no_file_that_was_downloaded) {
+  const TemporaryFolder folder;
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  ASSERT_TRUE(write_file_atomically(folder / "pointer", pointer).ok());
+  const Result<std::string> read = read_file(folder / "pointer", 1000);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().kind, ErrorKind::bad_input);
+  EXPECT_THAT(read.error().message,
+              testing::EndsWith("pointer: a Git LFS pointer of 71 bytes: the file itself was never "
+                                "downloaded (git lfs pull, or the hub's own program, does it)"));
+  ASSERT_TRUE(write_file_atomically(folder / "text", "version https://git-lfs.github.com/").ok());
+  EXPECT_TRUE(read_file(folder / "text", 1000).ok());
+}
+
 TEST(File, a_pipe_is_read_to_its_end_or_until_time_is_up) {
   const TemporaryFolder folder;
   const std::string pipe = folder / "pipe";

@@ -8,8 +8,7 @@
 #include "tools/command_line.h"
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-bench");
+  glmd::begin_program("glmd-bench");
   CLI::App app("Measures the daemon's parts against the limits of this machine", "glmd-bench");
   app.set_version_flag("--version", "glmd-bench " GLMD_VERSION);
   app.require_subcommand(0, 1);

@@ -9,8 +9,7 @@
 #include "tools/convert/progress_line.h"
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-convert");
+  glmd::begin_program("glmd-convert");
   glmd::ConvertOptions options;
   const int processors = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.threads = processors;

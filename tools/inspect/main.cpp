@@ -9,8 +9,7 @@
 #include "tools/inspect/text_commands.h"
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-inspect");
+  glmd::begin_program("glmd-inspect");
   int exit_code = EX_OK;
   CLI::App app("Looks into models and at what becomes of text.", "glmd-inspect");
   app.set_version_flag("--version", "glmd-inspect " GLMD_VERSION);

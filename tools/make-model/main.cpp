@@ -25,8 +25,7 @@ Result<void> run(const GeometryOptions& geometry, MakeOptions options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-make-model");
+  glmd::begin_program("glmd-make-model");
   glmd::GeometryOptions geometry;
   glmd::MakeOptions options;
   options.threads = glmd::physical_core_count();

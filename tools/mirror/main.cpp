@@ -81,8 +81,7 @@ Result<void> verify(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-mirror");
+  glmd::begin_program("glmd-mirror");
   glmd::Options options;
   CLI::App app("Keeps copies of a container's experts on further disks.", "glmd-mirror");
   app.set_version_flag("--version", "glmd-mirror " GLMD_VERSION);

@@ -159,8 +159,7 @@ Result<void> run(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-replay");
+  glmd::begin_program("glmd-replay");
   glmd::Options options;
   CLI::App app("Replays routing choices through caches of any size and policy.", "glmd-replay");
   app.set_version_flag("--version", "glmd-replay " GLMD_VERSION);
