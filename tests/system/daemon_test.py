@@ -237,11 +237,13 @@ class Sockets(unittest.TestCase):
     def test_a_soft_limit_of_open_files_is_raised_and_a_hard_one_said(self):
         def limits(soft, hard):
             return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        daemon = Daemon(self).start_ready("--mirror", MINI, preexec_fn=limits(8, 256))
+        daemon = Daemon(self)
+        mirror = shutil.copytree(MINI, os.path.join(daemon.folder, "mirror"))
+        daemon.start_ready("--model", MINI, "--mirror", mirror, preexec_fn=limits(8, 256))
         self.assertEqual(daemon.terminate(), 0)
-        daemon = Daemon(self).start(preexec_fn=limits(4, 4))
+        daemon = Daemon(self).start(preexec_fn=limits(8, 15))
         self.assertEqual(daemon.process.wait(LIMIT_S), 74)
-        self.assertIn("open: Too many open files: the limit is 4 (LimitNOFILE=", daemon.read_log())
+        self.assertIn("open: Too many open files: the limit is 15 (LimitNOFILE=", daemon.read_log())
 
     def start_with_threads(self, count, has_trace=False):
         """The exit code and log of a daemon that may have so many threads."""
