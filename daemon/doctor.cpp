@@ -90,6 +90,11 @@ void examine_model(const MachineFacts& facts, Findings& findings) {
     findings.push_back({Severity::warning, ErrorKind::bad_input, doubt,
                         "none is needed if it is meant so; else the files of the original model"});
   }
+  if (!facts.has_tokenizer) {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        "tokenizer: the model has no tokenizer.json: only fmt=tokens is served",
+                        "cp tokenizer.json of the checkpoint into the model's folder"});
+  }
 }
 
 void examine_plan(const MachineFacts& facts, Findings& findings) {
@@ -143,7 +148,9 @@ void examine_locking(const MachineFacts& facts, Findings& findings) {
 void examine_kernel(const MachineFacts& facts, Findings& findings) {
   constexpr uint64_t own_descriptors = 512;  // connections and what the loop needs
   constexpr uint64_t least_descriptors = 8;  // below which not even the start succeeds
-  const auto files = static_cast<uint64_t>(facts.model_file_count);
+  const auto copies = 1 + std::count_if(facts.places.begin(), facts.places.end(),
+                                        [](auto& place) { return place.purpose == "mirrors"; });
+  const auto files = static_cast<uint64_t>(facts.model_file_count * copies);
   if (!facts.is_service && facts.descriptor_count < files + own_descriptors) {
     const bool is_too_low = facts.descriptor_count < files + least_descriptors;
     findings.push_back({is_too_low ? Severity::error : Severity::warning,

@@ -80,6 +80,7 @@ struct MachineFacts {
   std::optional<MemoryPlan> floor;       // the sum, where memory is why
   std::optional<Error> text_error;       // of a model that opens: its tokeniser and the like
   std::vector<std::string> text_doubts;  // chat_doubts()
+  bool has_tokenizer = true;             // of a model that opens
   std::optional<TokenCost> cost;         // of a model that opens
   std::optional<MachineSpeed> speed;     // where it was measured
 };

@@ -185,6 +185,7 @@ void add_container(const Container& container, MachineFacts& facts) {
     model.contents.push_back(fact_of(file, facts.identity));
   }
   facts.model_file_count = std::ssize(container.files());
+  facts.has_tokenizer = container.has_tokenizer();
   if (!container.files().empty()) {
     const Result<File> file = File::open_direct(container.files().front());
     if (file.ok()) model.has_direct = file.value().is_direct();

@@ -109,7 +109,8 @@ Result<MemoryPlan> plan_model(const Container& container, const Settings& settin
 Result<ModelTexts> read_texts(const Container& container) {
   ModelTexts texts;
   if (container.has_tokenizer()) {
-    texts.tokenizer = TRY(Tokenizer::open(container.folder() + "/tokenizer.json"));
+    texts.tokenizer = TRY(
+        Tokenizer::open(container.folder() + "/tokenizer.json", container.checkpoint().vocabulary));
   }
   texts.defaults = TRY(read_defaults(container));
   if (texts.tokenizer) {

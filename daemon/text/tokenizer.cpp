@@ -116,11 +116,6 @@ Tokenizer::Tokenizer(Tokenizer&& other) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&& other) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Result<Tokenizer> Tokenizer::open(const std::string& path) {
-  const std::string text = TRY(read_file(path, file_bytes_max));
-  return parse(text, path);
-}
-
 namespace {
 
 template <typename... Args>
@@ -433,6 +428,19 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view what)
     return Tokenizer(std::move(tables));
   };
   return TRY_CONTEXT(build(), what);
+}
+
+Result<Tokenizer> Tokenizer::open(const std::string& path, std::optional<int64_t> vocabulary) {
+  const std::string text = TRY(read_file(path, file_bytes_max));
+  Tokenizer tokenizer = TRY(parse(text, path));
+  for (int64_t id = vocabulary.value_or(tokenizer.vocabulary_size());
+       id < tokenizer.vocabulary_size(); ++id) {
+    const auto beyond = static_cast<int32_t>(id);
+    if (!tokenizer.has_token(beyond)) continue;
+    return malformed("{}: token {}: wanted an id below {}, the vocab_size of config.json, got {}",
+                     path, quoted(tokenizer.token_bytes(beyond)), *vocabulary, id);
+  }
+  return tokenizer;
 }
 
 namespace {

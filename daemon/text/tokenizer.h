@@ -33,7 +33,9 @@ struct TextSpan {
 
 class Tokenizer {
  public:
-  static Result<Tokenizer> open(const std::string& path);  // a tokenizer.json
+  // A tokenizer.json, whose ids must be below `vocabulary`, the rows of the model's embedding;
+  // unset: of no model.
+  static Result<Tokenizer> open(const std::string& path, std::optional<int64_t> vocabulary = {});
   // Refuses whatever it would not treat exactly as the reference does. `what` opens the error
   // message.
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);

@@ -239,6 +239,15 @@ TEST(Doctor, a_tokeniser_that_cannot_be_read_is_an_error) {
   EXPECT_THAT(findings_text(examine(facts)), HasSubstr("remedy: glmd-inspect verify"));
 }
 
+TEST(Doctor, a_model_without_a_tokenizer_is_warned_of) {
+  MachineFacts facts = sound_machine();
+  facts.has_tokenizer = false;
+  EXPECT_EQ(exit_code_of(examine(facts)), 0);
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("warning: tokenizer: the model has no tokenizer.json: only fmt=tokens is "
+                        "served\n  remedy: cp tokenizer.json"));
+}
+
 TEST(Doctor, forbidden_io_uring_is_an_error_only_for_who_wants_it) {
   MachineFacts facts = sound_machine();
   facts.ring_error = Error{ErrorKind::unavailable, "io_uring: set up: Operation not permitted"};
@@ -269,6 +278,10 @@ TEST(Doctor, limits_too_low_for_the_start_are_errors) {
   MachineFacts facts = sound_machine();
   facts.descriptor_count = 80;
   EXPECT_EQ(exit_code_of(examine(facts)), 74);
+  facts.descriptor_count = 100;
+  EXPECT_EQ(exit_code_of(examine(facts)), 0);
+  facts.places.push_back({.purpose = "mirrors", .folders = facts.places[0].folders});
+  EXPECT_EQ(exit_code_of(examine(facts)), 74) << "each mirror has as many files";
   facts = sound_machine();
   facts.address_space_bytes = gib;
   EXPECT_EQ(exit_code_of(examine(facts)), 75);

@@ -53,6 +53,33 @@ TEST(ServedModel, check_refuses_a_tokeniser_that_is_none) {
   EXPECT_THAT(checked.error().message, HasSubstr("tokenizer.json"));
 }
 
+TEST(ServedModel, check_refuses_a_token_beyond_the_embedding) {
+  std::string tokens = test::read_text(embedded_model + "/tokenizer.json");
+  const std::string last_id = "4131";  // of <|video|>
+  tokens.replace(tokens.find(last_id), last_id.size(), "4165");
+  const TemporaryFolder folder;
+  const std::string path = embedded_model_with(folder, "tokenizer.json", tokens);
+  const Result<std::string> text = check_model(Container::open(path).value());
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().kind, ErrorKind::bad_input);
+  EXPECT_THAT(text.error().message,
+              HasSubstr("tokenizer.json: token \"<|video|>\": wanted an id below 4160, the "
+                        "vocab_size of config.json, got 4165"));
+}
+
+TEST(ServedModel, check_refuses_a_git_lfs_pointer_in_the_place_of_a_text) {
+  for (const char* name : {"tokenizer.json", "generation_config.json"}) {
+    const TemporaryFolder folder;
+    const std::string path = embedded_model_with(
+        folder, name, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+    const Result<Container> container = Container::open(path);
+    const Result<std::string> text =
+        container.ok() ? check_model(container.value()) : Result<std::string>(container.error());
+    ASSERT_FALSE(text.ok());
+    EXPECT_THAT(text.error().message, HasSubstr(std::string(name) + ": a Git LFS pointer of"));
+  }
+}
+
 TEST(ServedModel, check_refuses_a_generation_config_out_of_range) {
   const TemporaryFolder folder;
   const std::string path =

@@ -23,7 +23,11 @@ using testing::HasSubstr;
 class ContainerTest : public testing::Test {
  protected:
   void SetUp() override {
-    test::TinyCheckpoint::make().write(folder_ / "source");
+    test::TinyCheckpoint tiny = test::TinyCheckpoint::make();
+    tiny.config.set("vocab_size", Json::integer(4160));  // of the tokenizer
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
+      tiny.add(name, "BF16", {4160, 16});
+    tiny.write(folder_ / "source");
     std::filesystem::copy_file(GLMD_SOURCE_DIR "/models/mini/tokenizer.json",
                                folder_ / "source/tokenizer.json");
     test::write_text(folder_ / "source/generation_config.json", R"({"temperature": 0.5})");
@@ -273,17 +277,19 @@ TEST_F(ContainerTest, a_broken_container_ends_in_one_clear_line) {
       {"unknown format", manifest("\"format\":\"q8\"", "\"format\":\"q9\""),
        "format: wanted a known block format, got \"q9\""},
       {"other format", manifest("\"format\":\"q8\"", "\"format\":\"f32\""),
-       "wanted 1536 bytes, got 816"},
+       "wanted 266240 bytes, got 141440"},
       {"impossible format",
        manifest("\"layout\":\"embedding\",\"format\":\"q8\"",
                 "\"layout\":\"embedding\",\"format\":\"nl4\""),
        "embedding: format"},
       {"other layout", manifest("\"layout\":\"embedding\"", "\"layout\":\"matrix\""),
        "embedding: layout: wanted embedding, got matrix"},
-      {"negative rows", manifest("\"rows\":24", "\"rows\":-24"), "rows: wanted a size, got -24"},
-      {"rows 2^63", manifest("\"rows\":24", "\"rows\":9223372036854775808"), "rows: wanted a size"},
-      {"other rows", manifest("\"rows\":24", "\"rows\":9223372036854775807"),
-       "embedding: shape: wanted [24, 16]"},
+      {"negative rows", manifest("\"rows\":4160", "\"rows\":-4160"),
+       "rows: wanted a size, got -4160"},
+      {"rows 2^63", manifest("\"rows\":4160", "\"rows\":9223372036854775808"),
+       "rows: wanted a size"},
+      {"other rows", manifest("\"rows\":4160", "\"rows\":9223372036854775807"),
+       "embedding: shape: wanted [4160, 16]"},
       {"hash not hexadecimal", manifest("\"hash\":\"", "\"hash\":\"x"),
        "hash: wanted 16 hexadecimal digits"},
       {"changed hash",

@@ -61,7 +61,8 @@ Result<Loaded> load(const Options& options, int64_t context_tokens, Trace& trace
   Loaded loaded;
   loaded.container = TRY(Container::open(options.model));
   if (loaded.container.has_tokenizer()) {
-    loaded.tokenizer = TRY(Tokenizer::open(options.model + "/tokenizer.json"));
+    loaded.tokenizer = TRY(Tokenizer::open(options.model + "/tokenizer.json",
+                                           loaded.container.checkpoint().vocabulary));
   }
   const KernelTable* kernels = find_kernels(options.kernels.c_str());
   if (kernels == nullptr) {
@@ -300,8 +301,7 @@ Result<void> run(const Options& options) {
 }  // namespace glmd
 
 int main(int argc, char** argv) {
-  glmd::hold_standard_streams();
-  glmd::end_on_shortage("glmd-eval");
+  glmd::begin_program("glmd-eval");
   glmd::Options options;
   CLI::App app("Evaluates the model of a container.", "glmd-eval");
   app.set_version_flag("--version", "glmd-eval " GLMD_VERSION);
