@@ -174,28 +174,94 @@ void read_indexer_types(const Json& config, Reader& reader, CheckpointConfig& ou
   if (out.draft_layers > 0) out.indexer_full.push_back(true);
 }
 
-void read_scale_blocks(const Json& config, Reader& reader, CheckpointConfig& out) {
-  const Json* quantization = present(config, "quantization_config");
-  if (quantization == nullptr) return;
-  if (!quantization->is_object())
-    return reader.fail("quantization_config", "an object", quantization);
-  const Json* method = present(*quantization, "quant_method");
-  if (method != nullptr && (!method->is_string() || method->as_string() != "fp8"))
-    return reader.fail("quantization_config.quant_method", "\"fp8\"", method);
-  const Json* block = present(*quantization, "weight_block_size");
-  if (block == nullptr) return;
-  bool is_good = block->is_array() && block->items().size() == 2;
-  if (is_good) {
-    for (const Json& side : block->items()) {
-      is_good =
-          is_good && side.is_integer() && side.as_integer() >= 1 && side.as_integer() <= size_max;
-    }
-  }
-  if (!is_good) {
-    return reader.fail("quantization_config.weight_block_size", "two integers from 1", block);
-  }
+bool is_block_side(const Json& side) {
+  return side.is_integer() && side.as_integer() >= 1 && side.as_integer() <= size_max;
+}
+
+Result<void> read_block(const Json& object, std::string_view name, std::string_view what,
+                        CheckpointConfig& out) {
+  const Json* block = present(object, name);
+  const bool is_good = block != nullptr && block->is_array() && block->items().size() == 2 &&
+                       std::all_of(block->items().begin(), block->items().end(), is_block_side);
+  if (!is_good) return wrong_value(what, name, "two integers from 1", block);
   out.scale_block_rows = block->items()[0].as_integer();
   out.scale_block_columns = block->items()[1].as_integer();
+  return {};
+}
+
+// Of one group: FP8 with a scale for each block, output channel or tensor. Absent, `type` would be
+// int.
+Result<void> read_weight_scheme(const Json& weights, std::string_view what, CheckpointConfig& out) {
+  const Json* type = present(weights, "type");
+  if (type == nullptr || type->to_string() != "\"float\"")
+    return wrong_value(what, "type", "\"float\" (nothing else can be run)", type);
+  Reader reader(weights, what);
+  reader.require("num_bits", Json::integer(8));
+  reader.require("symmetric", Json::boolean(true));
+  reader.require("dynamic", Json::boolean(false));
+  if (reader.failed()) return reader.take_error();
+  const Json* strategy = present(weights, "strategy");
+  const std::string name =
+      strategy != nullptr && strategy->is_string() ? strategy->as_string() : "";
+  if (name == "block") return read_block(weights, "block_structure", what, out);
+  if (name != "channel" && name != "tensor")
+    return wrong_value(what, "strategy", "\"block\", \"channel\" or \"tensor\"", strategy);
+  out.scale_block_rows = name == "channel" ? 1 : CheckpointConfig::scale_block_whole;
+  out.scale_block_columns = CheckpointConfig::scale_block_whole;
+  return {};
+}
+
+// What changes weights besides their scales, or stores them otherwise, is refused by its name. How
+// activations and keys were to be quantised says nothing of the weights.
+Result<void> read_compressed_tensors(const Json& quantization, const std::string& what,
+                                     CheckpointConfig& out) {
+  Reader reader(quantization, what);
+  reader.require("format", Json::string("float-quantized"));
+  reader.require("transform_config", Json::object());
+  if (reader.failed()) return reader.take_error();
+  const Json* sparsity = present(quantization, "sparsity_config");
+  if (sparsity != nullptr && sparsity->is_object()) {
+    const std::string where = what + ": sparsity_config";
+    Reader sparsity_reader(*sparsity, where);
+    sparsity_reader.require("format", Json::string("dense"));
+    if (sparsity_reader.failed()) return sparsity_reader.take_error();
+  }
+  const Json* groups = present(quantization, "config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->members().empty())
+    return wrong_value(what, "config_groups", "an object with groups", groups);
+  std::optional<std::pair<int64_t, int64_t>> block;
+  for (const auto& [name, group] : groups->members()) {
+    const std::string where = fmt::format("{}: config_groups.{}", what, name);
+    const Json* weights = group.is_object() ? present(group, "weights") : nullptr;
+    if (weights == nullptr || !weights->is_object())
+      return wrong_value(where, "weights", "an object", weights);
+    Reader group_reader(group, where);
+    group_reader.require("format", Json::string("float-quantized"));
+    if (group_reader.failed()) return group_reader.take_error();
+    TRY(read_weight_scheme(*weights, where + ".weights", out));
+    const std::pair own(out.scale_block_rows, out.scale_block_columns);
+    if (block && *block != own)
+      return wrong_value(where, "weights", "the strategy of the other groups", weights);
+    block = own;
+  }
+  return {};
+}
+
+Result<void> read_quantization(const Json& config, std::string_view what, CheckpointConfig& out) {
+  const Json* quantization = present(config, "quantization_config");
+  if (quantization == nullptr) return {};
+  if (!quantization->is_object())
+    return wrong_value(what, "quantization_config", "an object", quantization);
+  const std::string where = fmt::format("{}: quantization_config", what);
+  const Json* method = present(*quantization, "quant_method");
+  const std::string name = method == nullptr     ? "fp8"
+                           : method->is_string() ? method->as_string()
+                                                 : "";
+  if (name == "compressed-tensors") return read_compressed_tensors(*quantization, where, out);
+  if (name != "fp8")
+    return wrong_value(where, "quant_method", "\"fp8\" or \"compressed-tensors\"", method);
+  if (present(*quantization, "weight_block_size") == nullptr) return {};
+  return read_block(*quantization, "weight_block_size", where, out);
 }
 
 // eos_token_id is an id or a list of ids.
@@ -302,9 +368,9 @@ Result<CheckpointConfig> CheckpointConfig::parse(const Json& config, std::string
   read_rope(config, reader, out);
   read_layer_kinds(config, reader, out);
   read_indexer_types(config, reader, out);
-  read_scale_blocks(config, reader, out);
   check_consistency(reader, out);
   if (reader.failed()) return reader.take_error();
+  TRY(read_quantization(config, what, out));
   TRY(add_stop_tokens(config, what, out.vocabulary, out.stop_tokens));
   return out;
 }

@@ -52,13 +52,22 @@ struct CheckpointConfig {
 
   std::vector<int32_t> stop_tokens;  // eos_token_id, ascending, each once
 
-  // Blocks of FP8 scales (quantization_config.weight_block_size).
+  // Blocks of FP8 weights, each with a scale that multiplies it (quantization_config): a scale for
+  // each output channel is that of a block of one whole row.
+  static constexpr int64_t scale_block_whole = int64_t{1} << 40;
   int64_t scale_block_rows = 128;
   int64_t scale_block_columns = 128;
 
   // Rows of q_b and columns of k_b per head, and the width of all shared experts as one.
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int64_t shared_intermediate_size() const { return moe_intermediate_size * n_shared_experts; }
+  // Of the scales of an FP8 matrix.
+  int64_t scale_rows(int64_t rows) const {
+    return (rows + scale_block_rows - 1) / scale_block_rows;
+  }
+  int64_t scale_columns(int64_t columns) const {
+    return (columns + scale_block_columns - 1) / scale_block_columns;
+  }
   int64_t all_layers() const { return layers + draft_layers; }
   bool is_draft(int64_t layer) const { return layer >= layers; }
 

@@ -181,6 +181,72 @@ TEST(CheckpointConfig, what_cannot_be_run_is_refused_by_name) {
   }
 }
 
+std::string compressed(const std::string& members, const std::string& weights,
+                       const std::string& group = "") {
+  return R"({"quant_method":"compressed-tensors",)" + members + R"("config_groups":{"group_0":{)" +
+         group + R"("weights":{)" + weights + "}}}}";
+}
+
+TEST(CheckpointConfig, compressed_tensors_in_fp8_say_what_a_scale_is_of) {
+  const std::string fp8 = R"("num_bits":8,"type":"float","symmetric":true,"strategy":)";
+  const auto parse = [](const std::string& text) {
+    return parse_with("quantization_config", text.c_str()).value();
+  };
+  const auto block = parse(compressed("", fp8 + R"("block","block_structure":[64,32])"));
+  EXPECT_EQ(block.scale_rows(65), 2);
+  EXPECT_EQ(block.scale_columns(96), 3);
+  const auto channel = parse(compressed(R"("format":"float-quantized",)", fp8 + R"("channel")"));
+  EXPECT_EQ(channel.scale_rows(65), 65);
+  EXPECT_EQ(channel.scale_columns(96), 1);
+  const auto tensor = parse(compressed(R"("sparsity_config":{},)", fp8 + R"("tensor")"));
+  EXPECT_EQ(tensor.scale_rows(65), 1);
+  EXPECT_EQ(tensor.scale_columns(96), 1);
+}
+
+TEST(CheckpointConfig, other_compressed_tensors_are_refused_by_their_names) {
+  const std::string fp8 = R"("num_bits":8,"type":"float","strategy":"channel")";
+  const struct {
+    std::string config;
+    const char* message;
+  } table[] = {
+      {compressed(R"("format":"pack-quantized",)", fp8),
+       "format: wanted \"float-quantized\" (nothing else can be run), got \"pack-quantized\""},
+      {compressed(R"("format":"int-quantized",)", fp8), "got \"int-quantized\""},
+      {compressed(R"("format":"nvfp4-pack-quantized",)", fp8), "got \"nvfp4-pack-quantized\""},
+      {compressed(R"("format":"marlin-24",)", fp8), "got \"marlin-24\""},
+      {compressed(R"("format":"mixed-precision",)", fp8), "got \"mixed-precision\""},
+      {compressed("", fp8, R"("format":"pack-quantized",)"),
+       "config_groups.group_0: format: wanted \"float-quantized\""},
+      {compressed(R"("sparsity_config":{"format":"sparse-24-bitmask"},)", fp8),
+       "sparsity_config: format: wanted \"dense\""},
+      {compressed(R"("transform_config":{"config_groups":{"u":{}}},)", fp8), "transform_config"},
+      {compressed("", R"("num_bits":8,"strategy":"channel")"), "type: wanted \"float\""},
+      {compressed("", R"("num_bits":8,"type":"int","strategy":"channel")"), "got \"int\""},
+      {compressed("", R"("num_bits":4,"type":"float","strategy":"channel")"),
+       "config_groups.group_0.weights: num_bits: wanted 8"},
+      {compressed("", fp8 + R"(,"symmetric":false)"), "symmetric: wanted true"},
+      {compressed("", fp8 + R"(,"dynamic":true)"), "dynamic: wanted false"},
+      {compressed("", R"("type":"float","strategy":"group")"), "got \"group\""},
+      {compressed("", R"("type":"float")"), "strategy: wanted"},
+      {compressed("", R"("type":"float","strategy":"block")"), "block_structure: wanted"},
+      {R"({"quant_method":"compressed-tensors"})", "config_groups: wanted"},
+      {R"({"quant_method":"compressed-tensors","config_groups":{"a":{"weights":null}}})",
+       "config_groups.a: weights: wanted an object"},
+      {R"({"quant_method":"compressed-tensors","config_groups":{
+          "a":{"weights":{"type":"float","strategy":"channel"}},
+          "b":{"weights":{"type":"float","strategy":"tensor"}}}})",
+       "config_groups.b: weights: wanted the strategy of the other groups"},
+      {R"({"quant_method":"modelopt"})", "quant_method: wanted \"fp8\" or \"compressed-tensors\""},
+  };
+  for (const auto& [config, message] : table) {
+    const Result<CheckpointConfig> parsed = parse_with("quantization_config", config.c_str());
+    ASSERT_FALSE(parsed.ok()) << config;
+    EXPECT_THAT(parsed.error().message, HasSubstr(message));
+    EXPECT_THAT(parsed.error().message, HasSubstr("config.json: quantization_config: "));
+    EXPECT_EQ(parsed.error().kind, ErrorKind::bad_input);
+  }
+}
+
 TEST(CheckpointConfig, what_must_be_there_is_asked_for_by_name) {
   for (const char* name :
        {"model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads",
