@@ -36,6 +36,20 @@ Result<void> convert_quietly(const std::string& source, const std::string& targe
                  [](const ConvertProgress&) { return true; });
 }
 
+// What is said, or the error.
+std::string notes_of_converting(const std::string& source, const std::string& target,
+                                std::vector<std::string> ignored = {}) {
+  std::string notes;
+  const Result<void> converted = convert(
+      {.source = source, .target = target, .policies = exact, .ignored = std::move(ignored)},
+      [&](const ConvertProgress& progress) {
+        if (!progress.note.empty()) notes += progress.note + "\n";
+        return true;
+      });
+  EXPECT_TRUE(converted.ok()) << converted.error().message;
+  return notes;
+}
+
 std::vector<uint8_t> read_tensor(const Container& container, const std::string& name) {
   const Tensor* tensor = container.find(name);
   EXPECT_NE(tensor, nullptr) << name;
@@ -76,8 +90,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 class ConvertDtype : public testing::TestWithParam<const char*> {};
 
+// "F8_E4M3 channel": compressed-tensors with that strategy.
+TinyCheckpoint make_checkpoint(const std::string& kind) {
+  const size_t space = kind.find(' ');
+  TinyCheckpoint tiny = TinyCheckpoint::make(kind.substr(0, space));
+  if (space != std::string::npos) tiny.use_compressed_tensors(kind.substr(space + 1));
+  return tiny;
+}
+
 TEST_P(ConvertDtype, exact_keeps_every_value_bit_for_bit) {
-  const TinyCheckpoint tiny = TinyCheckpoint::make(GetParam());
+  const TinyCheckpoint tiny = make_checkpoint(GetParam());
   const TemporaryFolder folder;
   tiny.write(folder / "source");
   const Result<void> converted = convert_quietly(folder / "source", folder / "target", exact, 2);
@@ -134,7 +156,42 @@ TEST_P(ConvertDtype, exact_keeps_every_value_bit_for_bit) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, ConvertDtype, testing::Values("BF16", "F16", "F32", "F8_E4M3"));
+INSTANTIATE_TEST_SUITE_P(All, ConvertDtype,
+                         testing::Values("BF16", "F16", "F32", "F8_E4M3", "F8_E4M3 block",
+                                         "F8_E4M3 channel", "F8_E4M3 tensor"));
+
+TEST(Convert, block_scales_multiply_under_either_name) {
+  TinyCheckpoint tiny = TinyCheckpoint::make("F8_E4M3");
+  const TemporaryFolder folder;
+  tiny.write(folder / "a");
+  const std::map<std::string, test::TinyTensor> before = tiny.tensors;
+  for (const auto& [name, tensor] : before) {
+    if (!name.ends_with("_scale_inv")) continue;
+    tiny.tensors.erase(name);
+    tiny.tensors[name.substr(0, name.size() - 4)] = tensor;
+  }
+  tiny.write(folder / "b");
+  notes_of_converting(folder / "a", folder / "one");
+  notes_of_converting(folder / "b", folder / "two");
+  EXPECT_EQ(Container::open(folder / "one").value().identity(),
+            Container::open(folder / "two").value().identity());
+}
+
+TEST(Convert, scales_of_activations_are_left_out_and_said) {
+  TinyCheckpoint tiny = TinyCheckpoint::make("F8_E4M3");
+  tiny.use_compressed_tensors("tensor");
+  const TemporaryFolder folder;
+  tiny.write(folder / "a");
+  tiny.add("model.layers.0.self_attn.q_a_proj.input_scale", "F32", {1});
+  tiny.add("model.layers.0.self_attn.k_scale", "F32", {1});
+  tiny.write(folder / "b");
+  EXPECT_EQ(notes_of_converting(folder / "a", folder / "one").find("activations"),
+            std::string::npos);
+  EXPECT_THAT(notes_of_converting(folder / "b", folder / "two"),
+              HasSubstr("b: 2 scales of activations left out: glmd does not quantise them so"));
+  EXPECT_EQ(Container::open(folder / "one").value().identity(),
+            Container::open(folder / "two").value().identity());
+}
 
 TEST(Convert, gate_and_up_of_different_dtypes_become_f32_in_exact) {
   TinyCheckpoint tiny = TinyCheckpoint::make();
@@ -482,6 +539,133 @@ TEST(Convert, ignored_tensors_are_as_if_not_there) {
                   .ok());
 }
 
+// An edited checkpoint: the changed tensors in a shard of their own, which the index names for
+// them.
+TEST(Convert, of_a_tensor_in_two_shards_the_copy_that_the_index_names_is_used) {
+  const std::string name = "model.norm.weight";
+  TinyCheckpoint tiny = TinyCheckpoint::make();
+  const TemporaryFolder folder;
+  tiny.write(folder / "source", 2);
+  tiny.tensors.at(name).bytes[0] ^= 1;
+  for (const char* overlay : {"a-overlay.safetensors", "z-overlay.safetensors"}) {
+    test::write_safetensors(folder / "source" + "/" + overlay, {{name, tiny.tensors.at(name)}});
+    const std::string index_path = folder / "source/model.safetensors.index.json";
+    Json index = read_json_file(index_path, 1 << 20).value();
+    Json map = *index.find("weight_map");
+    map.set(name, Json::string(overlay));
+    index.set("weight_map", map);
+    test::write_text(index_path, index.to_string());
+    const std::string target = folder / overlay;
+    EXPECT_THAT(notes_of_converting(folder / "source", target),
+                HasSubstr(": 1 tensor in two shards or more, the copy that "
+                          "model.safetensors.index.json names is used"));
+    EXPECT_TRUE(same_bits(decode(Container::open(target).value(), "norm"), tiny.values(name)));
+    std::filesystem::remove(folder / "source" + "/" + overlay);
+  }
+}
+
+TEST(Convert, an_index_that_decides_otherwise_is_another_source) {
+  const std::string name = "model.norm.weight";
+  TinyCheckpoint tiny = TinyCheckpoint::make();
+  const TemporaryFolder folder;
+  tiny.write(folder / "source", 2);
+  const std::string index_path = folder / "source/model.safetensors.index.json";
+  const std::string index = test::read_text(index_path);
+  const size_t at = index.find("model-", index.find("\"" + name + "\""));
+  const std::string first = "model-00001-of-00002.safetensors";
+  const std::string other =
+      index.substr(at, first.size()) == first ? "model-00002-of-00002.safetensors" : first;
+  // Both shards have it, with other values.
+  std::map<std::string, test::TinyTensor> shard;
+  for (const auto& [tensor, value] : tiny.tensors) {
+    if (tensor == name || index.find("\"" + tensor + "\":\"" + other) != std::string::npos)
+      shard[tensor] = value;
+  }
+  shard.at(name).bytes[0] ^= 1;
+  test::write_safetensors(folder / "source/" + other, shard);
+  notes_of_converting(folder / "source", folder / "target");
+  test::write_text(index_path, std::string(index).replace(at, first.size(), other));
+  const Result<void> again = convert_quietly(folder / "source", folder / "target", exact);
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().message, HasSubstr("converted from another source"));
+}
+
+TEST(Convert, a_draft_layer_in_a_file_that_nobody_lists_is_used) {
+  for (const int shards : {1, 2}) {
+    TinyCheckpoint tiny = TinyCheckpoint::make("F8_E4M3");
+    const TemporaryFolder folder;
+    tiny.write(folder / "whole");
+    const auto draft = tiny.take("model.layers.2.");
+    tiny.write(folder / "source", shards);
+    test::write_safetensors(folder / "source/mtp.safetensors", draft);
+    EXPECT_THAT(notes_of_converting(folder / "source", folder / "target"),
+                HasSubstr("source/mtp.safetensors: used, though not listed"));
+    notes_of_converting(folder / "whole", folder / "other");
+    EXPECT_EQ(Container::open(folder / "target").value().identity(),
+              Container::open(folder / "other").value().identity());
+    // Its file is one of the source, whose change is seen.
+    std::filesystem::last_write_time(
+        folder / "source/mtp.safetensors",
+        std::filesystem::last_write_time(folder / "source/config.json") + std::chrono::hours(1));
+    const Result<void> again = convert_quietly(folder / "source", folder / "target", exact);
+    ASSERT_FALSE(again.ok());
+    EXPECT_THAT(again.error().message, HasSubstr("converted from another source"));
+  }
+}
+
+TEST(Convert, a_file_that_nobody_lists_and_that_is_of_no_use_is_named) {
+  const TinyCheckpoint tiny = TinyCheckpoint::make();
+  const TemporaryFolder folder;
+  tiny.write(folder / "source", 2);
+  const auto norm = *tiny.tensors.find("model.norm.weight");
+  test::write_safetensors(folder / "source/consolidated.safetensors", {norm});
+  test::write_safetensors(folder / "source/adapter.safetensors", {{"lora_A.weight", norm.second}});
+  test::write_safetensors(folder / "source/empty.safetensors", {});
+  // Two files with one tensor that the model could use.
+  for (const char* name : {"head-a", "head-b"}) {
+    test::write_safetensors(folder / fmt::format("source/{}.safetensors", name),
+                            {{"model.layers.2.shared_head.head.weight", norm.second}});
+  }
+  test::write_text(folder / "source/broken.safetensors", "short");
+  const std::string notes = notes_of_converting(folder / "source", folder / "target");
+  EXPECT_THAT(notes,
+              HasSubstr("consolidated.safetensors: left out: tensor model.norm.weight is in "));
+  EXPECT_THAT(notes, HasSubstr("adapter.safetensors: left out: config.json has no use for tensor "
+                               "lora_A.weight"));
+  EXPECT_THAT(notes, HasSubstr("empty.safetensors: left out: no tensor in it"));
+  for (const char* name : {"head-a", "head-b"}) {
+    EXPECT_THAT(notes, HasSubstr(fmt::format(
+                           "{}.safetensors: left out: tensor "
+                           "model.layers.2.shared_head.head.weight is in another file too",
+                           name)));
+  }
+  EXPECT_THAT(notes, HasSubstr("broken.safetensors: left out: "));
+  EXPECT_EQ(notes.find("used, though"), std::string::npos);
+}
+
+TEST(Convert, a_shard_that_changes_meanwhile_ends_the_conversion) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  const std::string shard = folder / "source/model.safetensors";
+  const Result<void> converted = convert(
+      {.source = folder / "source", .target = folder / "target", .policies = {}, .ignored = {}},
+      [&](const ConvertProgress& progress) {
+        if (progress.bytes_done > 0)
+          std::filesystem::last_write_time(shard, std::filesystem::file_time_type{});
+        return true;
+      });
+  ASSERT_FALSE(converted.ok());
+  EXPECT_THAT(converted.error().message,
+              HasSubstr("model.safetensors: changed during the conversion"));
+}
+
+TEST(Convert, a_checkpoint_without_a_tokenizer_is_said) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make().write(folder / "source");
+  EXPECT_THAT(notes_of_converting(folder / "source", folder / "target"),
+              HasSubstr("source: no tokenizer.json: only fmt=tokens will be served"));
+}
+
 struct BrokenCheckpoint {
   const char* what;
   std::function<void(TinyCheckpoint&)> spoil;            // before writing
@@ -495,6 +679,8 @@ void set_float(test::TinyTensor& tensor, size_t index, float value) {
 }
 
 TEST(Convert, a_broken_checkpoint_ends_in_one_clear_line) {
+  constexpr const char* lfs_pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr float inf = std::numeric_limits<float>::infinity();
   const std::string q_a = "model.layers.0.self_attn.q_a_proj.weight";
@@ -632,7 +818,20 @@ TEST(Convert, a_broken_checkpoint_ends_in_one_clear_line) {
          t.config.set("quantization_config", parse_json(R"({"quant_method":"awq"})", "").value());
        },
        {},
-       "quant_method: wanted \"fp8\", got \"awq\""},
+       "quant_method: wanted \"fp8\" or \"compressed-tensors\", got \"awq\""},
+      {"scales of another strategy",
+       [&](auto& t) {
+         t.use_compressed_tensors("channel");
+         t.add(q_a + "_scale", "BF16", {2, 2});
+       },
+       {},
+       "q_a_proj.weight_scale: shape: wanted [10, 1] (from config.json), got [2, 2]"},
+      {"scales under both names",
+       [&](auto& t) {
+         t.add(q_a + "_scale", "F32", {2, 2});
+       },
+       {},
+       "unknown tensor model.layers.0.self_attn.q_a_proj.weight_scale"},
       {"block size zero",
        [](auto& t) {
          t.config.set("quantization_config",
@@ -682,13 +881,56 @@ TEST(Convert, a_broken_checkpoint_ends_in_one_clear_line) {
          std::filesystem::create_directory(f + second);
        },
        "model-00002-of-00002.safetensors: wanted a regular file"},
-      {"tensor in two shards",
+      {"another shard in the place of one",
        {},
        [&](auto& f) {
          std::filesystem::copy_file(f + second, f + "/model-00001-of-00002.safetensors",
                                     std::filesystem::copy_options::overwrite_existing);
        },
+       "names it, the shard does not have it"},
+      {"tensor in two shards, no index",
+       {},
+       [&](auto& f) {
+         std::filesystem::copy_file(f + second, f + "/model-00001-of-00002.safetensors",
+                                    std::filesystem::copy_options::overwrite_existing);
+         std::filesystem::remove(f + index);
+       },
        "has it too"},
+      {"tensor in two shards that the index does not name",
+       [&](auto& t) { t.tensors.erase("model.norm.weight"); },
+       [&](auto& f) {
+         const TinyCheckpoint whole = TinyCheckpoint::make();
+         for (const char* shard : {"/a.safetensors", "/b.safetensors"})
+           test::write_safetensors(f + shard, {*whole.tensors.find("model.norm.weight")});
+       },
+       "missing tensor model.norm.weight"},
+      {"shard never downloaded",
+       {},
+       [&](auto& f) { test::write_text(f + second, lfs_pointer); },
+       "model-00002-of-00002.safetensors: a Git LFS pointer of"},
+      {"index never downloaded",
+       {},
+       [&](auto& f) { test::write_text(f + index, lfs_pointer); },
+       "model.safetensors.index.json: a Git LFS pointer of"},
+      {"config never downloaded",
+       {},
+       [&](auto& f) { test::write_text(f + "/config.json", lfs_pointer); },
+       "config.json: a Git LFS pointer of"},
+      {"tokenizer never downloaded",
+       {},
+       [&](auto& f) { test::write_text(f + "/tokenizer.json", lfs_pointer); },
+       "tokenizer.json: a Git LFS pointer of"},
+      {"template never downloaded",
+       {},
+       [&](auto& f) { test::write_text(f + "/chat_template.jinja", lfs_pointer); },
+       "chat_template.jinja: a Git LFS pointer of"},
+      {"tokenizer of a larger vocabulary",
+       {},
+       [&](auto& f) {
+         std::filesystem::copy_file(GLMD_SOURCE_DIR "/models/mini/tokenizer.json",
+                                    f + "/tokenizer.json");
+       },
+       "tokenizer.json: token \"9\": wanted an id below 24, the vocab_size of config.json, got 24"},
       {"index outside",
        {},
        [&](auto& f) {
@@ -788,6 +1030,17 @@ TEST(ConvertProgram, exit_codes_say_what_kind_of_failure_it_was) {
   const std::string said = test::read_text(folder / "error");
   EXPECT_THAT(said, HasSubstr("experts-001.safetensors"));
   EXPECT_THAT(said, HasSubstr("mtp-00000.safetensors"));
+}
+
+TEST(ConvertProgram, a_checkpoint_may_have_more_shards_than_files_may_be_open) {
+  const TemporaryFolder folder;
+  TinyCheckpoint::make("BF16", 48).write(folder / "source", 300);
+  const std::string convert = GLMD_BINARY_DIR "/bin/glmd-convert " + (folder / "source ");
+  const std::string quiet = " >/dev/null 2>" + (folder / "error");
+  EXPECT_EQ(run_program("ulimit -Sn 256; " + convert + (folder / "soft") + quiet), 0);
+  EXPECT_EQ(run_program("ulimit -n 32; " + convert + (folder / "hard") + quiet), 0);
+  EXPECT_EQ(Container::open(folder / "soft").value().identity(),
+            Container::open(folder / "hard").value().identity());
 }
 
 // The checkpoints that come with the source, where they are there.

@@ -46,9 +46,10 @@ float fp8_value(uint8_t code) {
 
 }  // namespace
 
-TinyCheckpoint TinyCheckpoint::make(const std::string& dtype) {
+TinyCheckpoint TinyCheckpoint::make(const std::string& dtype, int experts) {
   TinyCheckpoint tiny;
   tiny.config = parse_json(config_text, "config").value();
+  tiny.config.set("n_routed_experts", Json::integer(experts));
   const std::string plain = dtype == "F8_E4M3" ? "BF16" : dtype;
   tiny.add("model.embed_tokens.weight", plain, {24, 16});
   tiny.add("lm_head.weight", plain, {24, 16});
@@ -81,10 +82,11 @@ TinyCheckpoint TinyCheckpoint::make(const std::string& dtype) {
       add_mlp("mlp.", 20);
       continue;
     }
-    tiny.add(prefix + "mlp.gate.weight", plain, {4, 16});
-    tiny.add(prefix + "mlp.gate.e_score_correction_bias", "F32", {4});
+    tiny.add(prefix + "mlp.gate.weight", plain, {experts, 16});
+    tiny.add(prefix + "mlp.gate.e_score_correction_bias", "F32", {experts});
     add_mlp("mlp.shared_experts.", 24);
-    for (int expert = 0; expert < 4; ++expert) add_mlp(fmt::format("mlp.experts.{}.", expert), 12);
+    for (int expert = 0; expert < experts; ++expert)
+      add_mlp(fmt::format("mlp.experts.{}.", expert), 12);
   }
   for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
     tiny.add(fmt::format("model.layers.2.{}.weight", norm), plain, {16});
@@ -140,12 +142,42 @@ void TinyCheckpoint::fuse_experts() {
   }
 }
 
+void TinyCheckpoint::use_compressed_tensors(const std::string& strategy) {
+  const std::map<std::string, TinyTensor> before = tensors;
+  for (const auto& [name, tensor] : before) {
+    if (tensor.dtype != "F8_E4M3") continue;
+    const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+    tensors.erase(name + "_scale_inv");
+    if (strategy == "block") add(name + "_scale", "BF16", {(rows + 7) / 8, (columns + 7) / 8});
+    if (strategy == "channel") add(name + "_scale", "BF16", {rows, 1});
+    if (strategy == "tensor") add(name + "_scale", "F32", {1});
+  }
+  const std::string quantization = fmt::format(
+      R"({{"quant_method":"compressed-tensors","format":"float-quantized","kv_cache_scheme":null,
+      "ignore":["lm_head"],"config_groups":{{"group_0":{{"targets":["Linear"],
+      "weights":{{"num_bits":8,"type":"float","symmetric":true,"dynamic":false,"strategy":"{}",
+      "block_structure":{}}},"input_activations":{{"num_bits":8,"type":"float","dynamic":true}}}}}},
+      "sparsity_config":{{}},"transform_config":{{}},"quantization_status":"compressed"}})",
+      strategy, strategy == "block" ? "[8,8]" : "null");
+  config.set("quantization_config", parse_json(quantization, "config").value());
+}
+
 std::vector<float> TinyCheckpoint::values(const std::string& name) const {
   const TinyTensor& tensor = tensors.at(name);
   std::vector<float> out;
   const int64_t width = tensor.shape.back();
   std::vector<float> scales;
-  if (tensor.dtype == "F8_E4M3") scales = values(name + "_scale_inv");
+  int64_t scale_columns = 0, block_rows = 8, block_columns = 8;
+  if (tensor.dtype == "F8_E4M3") {
+    const std::string scale_name =
+        name + (tensors.contains(name + "_scale") ? "_scale" : "_scale_inv");
+    scales = values(scale_name);
+    const std::vector<int64_t>& shape = tensors.at(scale_name).shape;
+    scale_columns = shape.size() == 2 ? shape[1] : 1;
+    if (shape[0] == tensor.shape[0]) block_rows = 1;
+    if (shape[0] == 1) block_rows = tensor.shape[0];
+    if (scale_columns == 1) block_columns = width;
+  }
   for (size_t at = 0; at < tensor.bytes.size();
        at += static_cast<size_t>(element_bytes(tensor.dtype))) {
     if (tensor.dtype == "F32") {
@@ -154,7 +186,8 @@ std::vector<float> TinyCheckpoint::values(const std::string& name) const {
       out.push_back(value);
     } else if (tensor.dtype == "F8_E4M3") {
       const auto index = static_cast<int64_t>(at);
-      const int64_t block = index / width / 8 * ((width + 7) / 8) + index % width / 8;
+      const int64_t block =
+          index / width / block_rows * scale_columns + index % width / block_columns;
       out.push_back(fp8_value(tensor.bytes[at]) * scales[static_cast<size_t>(block)]);
     } else {
       uint16_t half;
@@ -168,34 +201,47 @@ std::vector<float> TinyCheckpoint::values(const std::string& name) const {
 void TinyCheckpoint::write(const std::string& folder, int shards) const {
   std::filesystem::create_directories(folder);
   write_text(folder + "/config.json", config.to_string());
-  std::vector<std::string> headers(static_cast<size_t>(shards), "{"),
-      data(static_cast<size_t>(shards));
+  if (shards == 1) return write_safetensors(folder + "/model.safetensors", tensors);
+  std::vector<std::map<std::string, TinyTensor>> parts(static_cast<size_t>(shards));
+  const auto name_of = [&](size_t part) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", part + 1, shards);
+  };
   std::string map;
   size_t turn = 0;
   for (const auto& [name, tensor] : tensors) {
-    const size_t shard = turn++ % static_cast<size_t>(shards);
-    std::string shape;
-    for (const int64_t dimension : tensor.shape)
-      shape += fmt::format("{}{}", shape.empty() ? "" : ",", dimension);
-    headers[shard] +=
+    const size_t part = turn++ % parts.size();
+    parts[part][name] = tensor;
+    map += fmt::format("{}\"{}\":\"{}\"", map.empty() ? "" : ",", name, name_of(part));
+  }
+  for (size_t part = 0; part < parts.size(); ++part)
+    write_safetensors(folder + "/" + name_of(part), parts[part]);
+  write_text(folder + "/model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, TinyTensor>& tensors) {
+  std::string header = "{", data;
+  for (const auto& [name, tensor] : tensors) {
+    header +=
         fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                    headers[shard].size() > 1 ? "," : "", name, tensor.dtype, shape,
-                    data[shard].size(), data[shard].size() + tensor.bytes.size());
-    data[shard].append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-    map += fmt::format("{}\"{}\":\"model-{:05}-of-{:05}.safetensors\"", map.empty() ? "" : ",",
-                       name, shard + 1, shards);
+                    header.size() > 1 ? "," : "", name, tensor.dtype, fmt::join(tensor.shape, ","),
+                    data.size(), data.size() + tensor.bytes.size());
+    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
   }
-  for (size_t shard = 0; shard < headers.size(); ++shard) {
-    const std::string header = headers[shard] + "}";
-    std::string length(8, '\0');
-    for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
-    const std::string name =
-        shards == 1 ? "model.safetensors"
-                    : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);
-    write_text(folder + "/" + name, length + header + data[shard]);
+  header += "}";
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
+  write_text(path, length + header + data);
+}
+
+std::map<std::string, TinyTensor> TinyCheckpoint::take(const std::string& prefix) {
+  std::map<std::string, TinyTensor> taken;
+  for (auto at = tensors.lower_bound(prefix);
+       at != tensors.end() && at->first.starts_with(prefix);) {
+    const auto next = std::next(at);
+    taken.insert(tensors.extract(at));
+    at = next;
   }
-  if (shards > 1)
-    write_text(folder + "/model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
+  return taken;
 }
 
 TemporaryFolder::TemporaryFolder() {

@@ -23,19 +23,25 @@ struct TinyCheckpoint {
 
   // Layer 0 dense, layer 1 sparse, layer 2 the draft layer; `dtype` of weights: BF16, F16, F32 or
   // F8_E4M3.
-  static TinyCheckpoint make(const std::string& dtype = "BF16");
+  static TinyCheckpoint make(const std::string& dtype = "BF16", int experts = 4);
 
   void add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape);
   // With its scales where dtype is F8_E4M3 (blocks of 8 x 8).
   void add_weight(const std::string& name, const std::string& dtype, int64_t rows, int64_t columns);
   // Replaces the experts' tensors by the fused ones that transformers writes.
   void fuse_experts();
+  // FP8 as compressed-tensors stores it; `strategy`: block (8 x 8), channel or tensor.
+  void use_compressed_tensors(const std::string& strategy);
+  // Removes the tensors whose names begin so; they are the value.
+  std::map<std::string, TinyTensor> take(const std::string& prefix);
   // The float32 values a tensor stands for.
   std::vector<float> values(const std::string& name) const;
 
   // One shard: model.safetensors; more: with an index.
   void write(const std::string& folder, int shards = 1) const;
 };
+
+void write_safetensors(const std::string& path, const std::map<std::string, TinyTensor>& tensors);
 
 // A fresh folder under the system's temporary one, removed with its content.
 class TemporaryFolder {

@@ -9,7 +9,7 @@
 #include "platform/random.h"
 #include "storage/safetensors.h"
 #include "storage/tensor_inventory.h"
-#include "tools/convert/conversion_plan.h"
+#include "tools/convert/source_names.h"
 #include "tools/make-model/geometry.h"
 
 namespace glmd {
@@ -56,6 +56,22 @@ StoredTensor tensor_of(std::string name, const char* dtype, std::vector<int64_t>
   return tensor;
 }
 
+struct Shape {
+  int64_t rows, columns;
+};
+
+// Of the checkpoint's `index`-th tensor for an entry.
+Shape source_shape(const CheckpointConfig& config, const InventoryEntry& entry, size_t index) {
+  if (entry.name.ends_with("attention.k_b") || entry.name.ends_with("attention.v_b"))
+    return {config.heads * (config.qk_nope_head_dim + config.v_head_dim), config.kv_lora_rank};
+  if (index == 2) return {entry.columns, entry.rows};  // down
+  return {entry.rows, entry.columns};
+}
+
+int64_t blocks_in(int64_t size) {
+  return (size + scale_block - 1) / scale_block;
+}
+
 // FP8 with scales, but for what checkpoints keep in BF16.
 std::vector<StoredTensor> list_slice(const CheckpointConfig& config) {
   std::vector<StoredTensor> tensors;
@@ -63,18 +79,18 @@ std::vector<StoredTensor> list_slice(const CheckpointConfig& config) {
   for (const InventoryEntry& entry : list_tensors(config)) {
     const bool is_fp8 = entry.kind == TensorKind::routed_expert ||
                         entry.kind == TensorKind::projection || entry.kind == TensorKind::indexer;
-    for (const SourceName& source : source_names(config, entry)) {
-      if (!names.insert(source.name).second) continue;
+    const std::vector<std::string> sources = source_names(entry);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (!names.insert(sources[i]).second) continue;
+      const auto [rows, columns] = source_shape(config, entry, i);
       if (entry.layout == TensorLayout::vector) {
-        tensors.push_back(tensor_of(source.name, "F32", {source.columns}));
+        tensors.push_back(tensor_of(sources[i], "F32", {columns}));
         continue;
       }
-      tensors.push_back(
-          tensor_of(source.name, is_fp8 ? "F8_E4M3" : "BF16", {source.rows, source.columns}));
+      tensors.push_back(tensor_of(sources[i], is_fp8 ? "F8_E4M3" : "BF16", {rows, columns}));
       if (!is_fp8) continue;
-      tensors.push_back(tensor_of(source.name + "_scale_inv", "F32",
-                                  {(source.rows + scale_block - 1) / scale_block,
-                                   (source.columns + scale_block - 1) / scale_block}));
+      tensors.push_back(
+          tensor_of(sources[i] + "_scale_inv", "F32", {blocks_in(rows), blocks_in(columns)}));
     }
   }
   return tensors;

@@ -3,78 +3,15 @@
 #include <algorithm>
 #include <set>
 
+#include "tools/convert/source_names.h"
+
 namespace glmd {
 namespace {
 
 constexpr int64_t dense_file_bytes = int64_t{4} << 30;
 
-// Names of the checkpoint for names of the container, within a layer.
-struct NamePair {
-  const char* ours;
-  const char* theirs;
-};
-constexpr NamePair global_names[] = {{"embedding", "model.embed_tokens.weight"},
-                                     {"head", "lm_head.weight"},
-                                     {"norm", "model.norm.weight"}};
-constexpr NamePair layer_names[] = {
-    {"input_norm", "input_layernorm.weight"},
-    {"post_attention_norm", "post_attention_layernorm.weight"},
-    {"attention.q_a", "self_attn.q_a_proj.weight"},
-    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight"},
-    {"attention.q_b", "self_attn.q_b_proj.weight"},
-    {"attention.kv_a", "self_attn.kv_a_proj_with_mqa.weight"},
-    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight"},
-    {"attention.k_b", "self_attn.kv_b_proj.weight"},
-    {"attention.v_b", "self_attn.kv_b_proj.weight"},
-    {"attention.o", "self_attn.o_proj.weight"},
-    {"indexer.q_b", "self_attn.indexer.wq_b.weight"},
-    {"indexer.k", "self_attn.indexer.wk.weight"},
-    {"indexer.k_norm", "self_attn.indexer.k_norm.weight"},
-    {"indexer.k_norm_bias", "self_attn.indexer.k_norm.bias"},
-    {"indexer.weights", "self_attn.indexer.weights_proj.weight"},
-    {"mlp.down", "mlp.down_proj.weight"},
-    {"shared.down", "mlp.shared_experts.down_proj.weight"},
-    {"router", "mlp.gate.weight"},
-    {"router_bias", "mlp.gate.e_score_correction_bias"},
-    {"embedding_norm", "enorm.weight"},
-    {"hidden_norm", "hnorm.weight"},
-    {"eh_proj", "eh_proj.weight"},
-    {"head_norm", "shared_head.norm.weight"},
-    {"embedding", "embed_tokens.weight"},
-    {"head", "shared_head.head.weight"},
-};
-
-std::string_view within_layer(const InventoryEntry& entry) {
-  std::string_view name = entry.name;
-  if (entry.layer < 0) return name;
-  name.remove_prefix(name.find('.') + 1);
-  return name.substr(name.find('.') + 1);
-}
-
-std::string layer_prefix(int64_t layer) {
-  return fmt::format("model.layers.{}.", layer);
-}
-
-std::string source_name(const InventoryEntry& entry) {
-  const std::string_view ours = within_layer(entry);
-  if (entry.layer < 0) {
-    for (const NamePair& pair : global_names)
-      if (ours == pair.ours) return pair.theirs;
-  } else {
-    for (const NamePair& pair : layer_names)
-      if (ours == pair.ours) return layer_prefix(entry.layer) + pair.theirs;
-  }
-  CHECK(!"every name of the inventory has a source");
-  return {};
-}
-
-// Of gate and up, and down where an expert has it.
-std::vector<SourceName> mlp_names(const std::string& prefix, const InventoryEntry& entry) {
-  std::vector<SourceName> names = {{prefix + "gate_proj.weight", entry.rows, entry.columns},
-                                   {prefix + "up_proj.weight", entry.rows, entry.columns}};
-  if (entry.layout == TensorLayout::expert)
-    names.push_back({prefix + "down_proj.weight", entry.columns, entry.rows});
-  return names;
+bool is_part_of_kv_b(const InventoryEntry& entry) {
+  return entry.name.ends_with("attention.k_b") || entry.name.ends_with("attention.v_b");
 }
 
 bool is_weight_dtype(const std::string& dtype) {
@@ -96,10 +33,14 @@ class Planner {
                          int64_t first_row, int64_t rows, int64_t columns);
   Result<const SourceTensor*> find_shaped(const std::string& name,
                                           const std::vector<int64_t>& shape);
-  Result<void> add_scales(MatrixSource& source, const std::string& name,
-                          const std::vector<int64_t>& shape);
+  Result<void> add_scales(MatrixSource& source, const std::vector<int64_t>& shape);
+  // Two tensors may be made of one.
+  void note_missing(const std::string& name) {
+    if (missing_.empty() || missing_.back() != name) missing_.push_back(name);
+  }
+  Error wrong_shape(const SourceTensor& tensor, const std::vector<int64_t>& wanted) const;
   BlockFormat choose_format(const PlannedTensor& tensor) const;
-  Result<void> check_all_used() const;
+  Result<void> check_all_used();
 
   const Checkpoint& checkpoint_;
   const Policies policies_;
@@ -122,7 +63,7 @@ Result<ConversionPlan> Planner::plan() {
     }
   }
   for (InventoryEntry& entry : list_tensors(config)) {
-    if (entry.is_optional && checkpoint_.find(source_name(entry)) == nullptr) continue;
+    if (entry.is_optional && checkpoint_.find(source_names(entry)[0]) == nullptr) continue;
     PlannedTensor tensor{.entry = std::move(entry), .sources = {}};
     TRY(add_sources(tensor));
     if (!missing_.empty()) continue;
@@ -142,10 +83,10 @@ Result<ConversionPlan> Planner::plan() {
 Result<void> Planner::add_sources(PlannedTensor& tensor) {
   const InventoryEntry& entry = tensor.entry;
   const CheckpointConfig& config = plan_.config;
-  const std::string layer = layer_prefix(entry.layer);
+  const std::vector<std::string> names = source_names(entry);
   if (entry.layout == TensorLayout::vector) {
     MatrixSource source{.rows = 1, .columns = entry.columns};
-    source.tensor = TRY(find_shaped(source_name(entry), {entry.columns}));
+    source.tensor = TRY(find_shaped(names[0], {entry.columns}));
     if (source.tensor != nullptr && source.tensor->stored.dtype == "F8_E4M3") {
       return error(ErrorKind::bad_input,
                    "{}: tensor {}: dtype: wanted BF16, F16 or F32, got F8_E4M3",
@@ -154,17 +95,22 @@ Result<void> Planner::add_sources(PlannedTensor& tensor) {
     tensor.sources.push_back(source);
     return {};
   }
-  const std::string experts = layer + "mlp.experts.";
-  const bool is_fused = checkpoint_.find(experts + "gate_up_proj") != nullptr ||
-                        checkpoint_.find(experts + "down_proj") != nullptr;
-  if (entry.layout == TensorLayout::expert && is_fused) {
-    TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, 0, entry.rows, entry.columns));
-    TRY(add_fused(tensor, experts + "gate_up_proj", 2 * entry.rows, entry.rows, entry.rows,
-                  entry.columns));
-    return add_fused(tensor, experts + "down_proj", entry.columns, 0, entry.columns, entry.rows);
+  if (is_part_of_kv_b(entry)) {
+    return add_matrix(tensor, names[0],
+                      config.heads * (config.qk_nope_head_dim + config.v_head_dim),
+                      config.kv_lora_rank);
   }
-  for (const SourceName& source : source_names(config, entry))
-    TRY(add_matrix(tensor, source.name, source.rows, source.columns));
+  if (entry.layout == TensorLayout::expert) {
+    const FusedNames fused = fused_names(entry.layer);
+    if (checkpoint_.find(fused.gate_up) != nullptr || checkpoint_.find(fused.down) != nullptr) {
+      TRY(add_fused(tensor, fused.gate_up, 2 * entry.rows, 0, entry.rows, entry.columns));
+      TRY(add_fused(tensor, fused.gate_up, 2 * entry.rows, entry.rows, entry.rows, entry.columns));
+      return add_fused(tensor, fused.down, entry.columns, 0, entry.columns, entry.rows);
+    }
+  }
+  TRY(add_matrix(tensor, names[0], entry.rows, entry.columns));
+  if (names.size() > 1) TRY(add_matrix(tensor, names[1], entry.rows, entry.columns));
+  if (names.size() > 2) TRY(add_matrix(tensor, names[2], entry.columns, entry.rows));
   return {};
 }
 
@@ -172,10 +118,7 @@ Result<void> Planner::add_matrix(PlannedTensor& tensor, const std::string& name,
                                  int64_t columns) {
   MatrixSource source{.rows = rows, .columns = columns};
   source.tensor = TRY(find_shaped(name, {rows, columns}));
-  const CheckpointConfig& config = plan_.config;
-  TRY(add_scales(source, name + "_scale_inv",
-                 {(rows + config.scale_block_rows - 1) / config.scale_block_rows,
-                  (columns + config.scale_block_columns - 1) / config.scale_block_columns}));
+  TRY(add_scales(source, {plan_.config.scale_rows(rows), plan_.config.scale_columns(columns)}));
   tensor.sources.push_back(source);
   return {};
 }
@@ -185,15 +128,13 @@ Result<void> Planner::add_fused(PlannedTensor& tensor, const std::string& name, 
                                 int64_t first_row, int64_t rows, int64_t columns) {
   const CheckpointConfig& config = plan_.config;
   const int64_t experts = config.n_routed_experts;
-  const int64_t scale_rows = (matrix_rows + config.scale_block_rows - 1) / config.scale_block_rows;
+  const int64_t scale_rows = config.scale_rows(matrix_rows);
   MatrixSource source{.rows = rows, .columns = columns};
   source.tensor = TRY(find_shaped(name, {experts, matrix_rows, columns}));
   source.first_row = tensor.entry.expert * matrix_rows + first_row;
   source.first_scale_row = tensor.entry.expert * scale_rows;
   source.row_in_blocks = first_row;
-  TRY(add_scales(source, name + "_scale_inv",
-                 {experts, scale_rows,
-                  (columns + config.scale_block_columns - 1) / config.scale_block_columns}));
+  TRY(add_scales(source, {experts, scale_rows, config.scale_columns(columns)}));
   tensor.sources.push_back(source);
   return {};
 }
@@ -203,15 +144,11 @@ Result<const SourceTensor*> Planner::find_shaped(const std::string& name,
                                                  const std::vector<int64_t>& shape) {
   const SourceTensor* tensor = checkpoint_.find(name);
   if (tensor == nullptr) {
-    if (missing_.empty() || missing_.back() != name) missing_.push_back(name);
+    note_missing(name);
     return tensor;
   }
   used_.insert(name);
-  if (tensor->stored.shape != shape) {
-    return error(ErrorKind::bad_input, "{}: tensor {}: shape: wanted {} (from config.json), got {}",
-                 checkpoint_.path(*tensor), name, shape_text(shape),
-                 shape_text(tensor->stored.shape));
-  }
+  if (tensor->stored.shape != shape) return wrong_shape(*tensor, shape);
   if (!is_weight_dtype(tensor->stored.dtype)) {
     return error(ErrorKind::bad_input,
                  "{}: tensor {}: dtype: wanted BF16, F16, F32 or F8_E4M3, got {}",
@@ -220,15 +157,36 @@ Result<const SourceTensor*> Planner::find_shaped(const std::string& name,
   return tensor;
 }
 
+Error Planner::wrong_shape(const SourceTensor& tensor, const std::vector<int64_t>& wanted) const {
+  return error(ErrorKind::bad_input, "{}: tensor {}: shape: wanted {} (from config.json), got {}",
+               checkpoint_.path(tensor), tensor.stored.name, shape_text(wanted),
+               shape_text(tensor.stored.shape));
+}
+
+// Sides of 1 do not change how values lie: [rows, 1] is [rows], and [1, 1] a single value.
+std::vector<int64_t> longer_sides(std::vector<int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
 // Whether a tensor is FP8 says its dtype, never a list in config.json.
-Result<void> Planner::add_scales(MatrixSource& source, const std::string& name,
-                                 const std::vector<int64_t>& shape) {
+Result<void> Planner::add_scales(MatrixSource& source, const std::vector<int64_t>& shape) {
   if (source.tensor == nullptr || source.tensor->stored.dtype != "F8_E4M3") return {};
-  source.scales = TRY(find_shaped(name, shape));
-  if (source.scales != nullptr && source.scales->stored.dtype == "F8_E4M3") {
-    return error(ErrorKind::bad_input, "{}: tensor {}: dtype: wanted F32, BF16 or F16, got F8_E4M3",
-                 checkpoint_.path(*source.scales), name);
+  for (const std::string_view suffix : scale_suffixes) {
+    const std::string name = source.tensor->stored.name + std::string(suffix);
+    const SourceTensor* scales = checkpoint_.find(name);
+    if (scales == nullptr) continue;
+    used_.insert(name);
+    const StoredTensor& stored = scales->stored;
+    if (longer_sides(stored.shape) != longer_sides(shape)) return wrong_shape(*scales, shape);
+    if (!is_weight_dtype(stored.dtype) || stored.dtype == "F8_E4M3") {
+      return error(ErrorKind::bad_input, "{}: tensor {}: dtype: wanted F32, BF16 or F16, got {}",
+                   checkpoint_.path(*scales), name, stored.dtype);
+    }
+    source.scales = scales;
+    return {};
   }
+  note_missing(source.tensor->stored.name + std::string(scale_suffixes[0]));
   return {};
 }
 
@@ -252,10 +210,16 @@ BlockFormat Planner::choose_format(const PlannedTensor& tensor) const {
   return tensor.entry.kind == TensorKind::vector ? BlockFormat::f32 : exact_format(tensor);
 }
 
-Result<void> Planner::check_all_used() const {
+Result<void> Planner::check_all_used() {
   std::vector<std::string_view> unknown;
-  for (const auto& [name, tensor] : checkpoint_.tensors())
-    if (!used_.contains(name)) unknown.push_back(name);
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    if (used_.contains(name)) continue;
+    if (is_activation_scale(name)) {
+      ++plan_.activation_scale_count;
+    } else {
+      unknown.push_back(name);
+    }
+  }
   if (unknown.empty()) return {};
   const SourceTensor& first = *checkpoint_.find(unknown[0]);
   return error(
@@ -266,20 +230,6 @@ Result<void> Planner::check_all_used() const {
 }
 
 }  // namespace
-
-std::vector<SourceName> source_names(const CheckpointConfig& config, const InventoryEntry& entry) {
-  const std::string_view ours = within_layer(entry);
-  const std::string mlp = layer_prefix(entry.layer) + "mlp.";
-  if (entry.layout == TensorLayout::expert)
-    return mlp_names(fmt::format("{}experts.{}.", mlp, entry.expert), entry);
-  if (entry.layout == TensorLayout::gate_up)
-    return mlp_names(ours == "mlp.gate_up" ? mlp : mlp + "shared_experts.", entry);
-  if (ours == "attention.k_b" || ours == "attention.v_b") {
-    return {{source_name(entry), config.heads * (config.qk_nope_head_dim + config.v_head_dim),
-             config.kv_lora_rank}};
-  }
-  return {{source_name(entry), entry.rows, entry.columns}};
-}
 
 const char* policy_name(Policy policy) {
   switch (policy) {

@@ -48,18 +48,11 @@ struct PlannedFile {
 };
 
 struct ConversionPlan {
-  CheckpointConfig config;       // draft_layers is 0 where the checkpoint has no draft layer
-  bool is_draft_absent = false;  // config.json has one, the weights have not
+  CheckpointConfig config;             // draft_layers is 0 where the checkpoint has no draft layer
+  bool is_draft_absent = false;        // config.json has one, the weights have not
+  int64_t activation_scale_count = 0;  // tensors that say how activations were to be quantised
   std::vector<PlannedFile> files;
 };
-
-// A matrix (a vector: of 1 row) as checkpoints name it that do not fuse experts.
-struct SourceName {
-  std::string name;
-  int64_t rows = 0, columns = 0;
-};
-// In the order of PlannedTensor::sources.
-std::vector<SourceName> source_names(const CheckpointConfig& config, const InventoryEntry& entry);
 
 // The block format that the policies ask for; none where values are kept as they are.
 std::optional<BlockFormat> quantised_format(const InventoryEntry& entry, const Policies& policies);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -290,11 +291,33 @@ Result<void> Conversion::publish() {
 Result<std::vector<std::string>> check_texts(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.folder() + "/tokenizer.json";
   if (!path_exists(path)) return std::vector<std::string>();
-  const Tokenizer tokenizer = TRY(Tokenizer::open(path));
+  const Tokenizer tokenizer = TRY(Tokenizer::open(path, checkpoint.config().vocabulary));
   std::vector<std::string> notes =
       TRY(chat_doubts(checkpoint.folder(), checkpoint.config().stop_tokens, tokenizer));
   if (!tokenizer.ignored_settings().empty())
     notes.push_back(fmt::format("{}: {} ignored", path, tokenizer.ignored_settings()));
+  return notes;
+}
+
+std::vector<std::string> notes_of(const Checkpoint& checkpoint, const ConversionPlan& plan,
+                                  std::vector<std::string> of_texts) {
+  const std::string& folder = checkpoint.folder();
+  std::vector<std::string> notes = checkpoint.notes();
+  std::move(of_texts.begin(), of_texts.end(), std::back_inserter(notes));
+  if (!path_exists(folder + "/tokenizer.json"))
+    notes.push_back(folder + ": no tokenizer.json: only fmt=tokens will be served, continuing");
+  if (plan.is_draft_absent) {
+    notes.push_back(
+        fmt::format("{}: no tensors of the draft layer (layer {}), continuing without it", folder,
+                    plan.config.layers));
+  }
+  if (plan.activation_scale_count > 0) {
+    notes.push_back(fmt::format("{}: {} of activations left out: glmd does not quantise them so",
+                                folder, counted(plan.activation_scale_count, "scale")));
+  }
+  if (checkpoint.ignored_count() > 0)
+    notes.push_back(
+        fmt::format("{}: {} ignored", folder, counted(checkpoint.ignored_count(), "tensor")));
   return notes;
 }
 
@@ -357,21 +380,10 @@ Result<void> convert(const ConvertOptions& given, const ConvertObserver& observe
   options.target = TRY(target_folder(options.target));
   const Checkpoint checkpoint = TRY(Checkpoint::open(options.source, options.ignored));
   ConvertProgress progress;
-  const std::vector<std::string> notes = TRY(check_texts(checkpoint));
+  std::vector<std::string> of_texts = TRY(check_texts(checkpoint));
   const ConversionPlan plan = TRY(plan_conversion(checkpoint, options.policies));
-  for (const std::string& note : notes) {
-    progress.note = note;
-    observer(progress);
-  }
-  if (plan.is_draft_absent) {
-    progress.note =
-        fmt::format("{}: no tensors of the draft layer (layer {}), continuing without it",
-                    options.source, plan.config.layers);
-    observer(progress);
-  }
-  if (checkpoint.ignored_count() > 0) {
-    progress.note = fmt::format("{}: {} ignored", options.source,
-                                counted(checkpoint.ignored_count(), "tensor"));
+  for (std::string& note : notes_of(checkpoint, plan, std::move(of_texts))) {
+    progress.note = std::move(note);
     observer(progress);
   }
   if (TRY(is_converted(options, checkpoint))) {

@@ -52,7 +52,7 @@ Result<RowReader> RowReader::open(const Checkpoint& checkpoint, const MatrixSour
 
   const CheckpointConfig& config = checkpoint.config();
   const StoredTensor& stored = source.scales->stored;
-  reader.scale_columns_ = stored.shape.back();
+  reader.scale_columns_ = config.scale_columns(source.columns);
   const int64_t last_row = (source.row_in_blocks + source.rows - 1) / config.scale_block_rows;
   const int64_t count = (last_row + 1) * reader.scale_columns_;
   const int64_t scale_bytes = dtype_bits(stored.dtype) / 8;
