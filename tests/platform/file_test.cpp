@@ -61,7 +61,7 @@ TEST(File, a_git_lfs_pointer_is_no_file_that_was_downloaded) {
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.error().kind, ErrorKind::bad_input);
   EXPECT_THAT(read.error().message,
-              testing::EndsWith("pointer: a Git LFS pointer of 71 bytes: the file itself was never "
+              testing::EndsWith("pointer: a Git LFS pointer of 70 bytes: the file itself was never "
                                 "downloaded (git lfs pull, or the hub's own program, does it)"));
   ASSERT_TRUE(write_file_atomically(folder / "text", "version https://git-lfs.github.com/").ok());
   EXPECT_TRUE(read_file(folder / "text", 1000).ok());

@@ -221,6 +221,23 @@ TEST_F(ContainerTest, a_file_that_is_a_pipe_or_a_folder_is_refused_without_a_wai
   }
 }
 
+TEST_F(ContainerTest, a_git_lfs_pointer_in_the_place_of_a_file_is_told) {
+  for (const char* name :
+       {"glmd.json", "config.json", "generation_config.json", "tokenizer.json",
+        "dense-00000.safetensors", "experts-001.safetensors", "mtp-00000.safetensors"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = copy();
+    test::write_text(folder + "/" + name,
+                     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+    const std::string wanted = std::string(name) + ": a Git LFS pointer of 70 bytes";
+    const Result<Container> opened = Container::open(folder);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().kind, ErrorKind::bad_input);
+    EXPECT_THAT(opened.error().message, HasSubstr(wanted));
+    EXPECT_THAT(Container::verify(folder), testing::Contains(HasSubstr(wanted)));
+  }
+}
+
 struct BrokenContainer {
   const char* what;
   std::function<void(const std::string& folder)> spoil;
