@@ -25,17 +25,16 @@ int init_ring(unsigned entries, io_uring* ring) {
   return io_uring_queue_init(entries, ring, 0);
 }
 
+// Before Linux 5.12 a ring counts against the limit of locked memory.
 Error ring_error(std::string_view doing, int result) {
-  return error(ErrorKind::unavailable, "io_uring: {}: {}", doing, std::strerror(-result));
+  const ErrorKind kind = result == -ENOMEM ? ErrorKind::no_memory : ErrorKind::unavailable;
+  return error(kind, "io_uring: {}: {}", doing, std::strerror(-result));
 }
 
 }  // namespace
 
 Result<void> IoUringReader::probe() {
-  io_uring ring;
-  const int result = init_ring(1, &ring);
-  if (result < 0) return ring_error("set up", result);
-  io_uring_queue_exit(&ring);
+  TRY(start({}, 1, {}));
   return {};
 }
 
@@ -79,9 +78,28 @@ Result<void> IoUringReader::set_up() {
   has_ring_ = true;
   std::vector<int> descriptors;
   for (const File& file : queue_.files()) descriptors.push_back(file.descriptor());
+  descriptors.push_back(wake_up_.descriptor());
   result = io_uring_register_files(&ring_, descriptors.data(),
                                    static_cast<unsigned>(descriptors.size()));
   if (result < 0) return ring_error("register files", result);
+  return try_out();
+}
+
+// A filter of system calls may refuse the one that submits and allow the others: what the first
+// read would meet is met here.
+Result<void> IoUringReader::try_out() {
+  wake();
+  prepare_wake_up();
+  int result = io_uring_submit(&ring_);
+  if (result < 0) return ring_error("submit", result);
+  io_uring_cqe* completion = nullptr;
+  do {
+    result = io_uring_wait_cqe(&ring_, &completion);
+  } while (result == -EINTR);
+  if (result < 0) return ring_error("wait", result);
+  result = completion->res;
+  io_uring_cqe_seen(&ring_, completion);
+  if (result < 0) return ring_error("read", result);
   return {};
 }
 
@@ -150,7 +168,9 @@ void IoUringReader::prepare(size_t slot) {
 void IoUringReader::prepare_wake_up() {
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   CHECK(entry != nullptr);
-  io_uring_prep_read(entry, wake_up_.descriptor(), &wake_up_count_, sizeof wake_up_count_, 0);
+  const auto wake_up_file = static_cast<int>(queue_.files().size());
+  io_uring_prep_read(entry, wake_up_file, &wake_up_count_, sizeof wake_up_count_, 0);
+  entry->flags |= IOSQE_FIXED_FILE;
   io_uring_sqe_set_data64(entry, wake_up_data);
 }
 

@@ -19,7 +19,9 @@ namespace glmd {
 
 class IoUringReader : public BlockReader {
  public:
-  // Fails with `unavailable` where the kernel has no io_uring or forbids it.
+  // Whether a reader can be had and reads: fails with `unavailable` where the kernel has no
+  // io_uring or forbids a part of it, with `no_memory` where a limit leaves no room for the ring.
+  // So do open() and start().
   static Result<void> probe();
   static Result<std::unique_ptr<IoUringReader>> open(const std::vector<std::string>& paths,
                                                      int in_flight_max,
@@ -46,6 +48,7 @@ class IoUringReader : public BlockReader {
   IoUringReader(std::vector<File> files, File wake_up, int in_flight_max,
                 const ReadQueueOptions& options);
   Result<void> set_up();
+  Result<void> try_out();
   void wake();
   void serve();
   void submit_and_wait(unsigned completions);

@@ -15,10 +15,19 @@ std::optional<ReaderKind> reader_kind_from(std::string_view name) {
   return std::nullopt;
 }
 
-Result<OpenedReader> open_block_reader(const std::vector<std::string>& paths,
-                                       const ReaderSettings& settings) {
+namespace {
+
+Result<std::vector<File>> open_all(const std::vector<std::string>& paths) {
   std::vector<File> files;
   for (const std::string& path : paths) files.push_back(TRY(File::open_direct(path)));
+  return files;
+}
+
+}  // namespace
+
+Result<OpenedReader> open_block_reader(const std::vector<std::string>& paths,
+                                       const ReaderSettings& settings) {
+  std::vector<File> files = TRY(open_all(paths));
   const auto buffered =
       std::find_if(files.begin(), files.end(), [](const File& file) { return !file.is_direct(); });
 
@@ -27,21 +36,21 @@ Result<OpenedReader> open_block_reader(const std::vector<std::string>& paths,
   std::string why = opened.is_direct
                         ? "direct"
                         : fmt::format("buffered: {} has no direct reads", buffered->path());
-  bool wants_ring = settings.kind != ReaderKind::threads;
-  if (settings.kind == ReaderKind::automatic) {
-    const Result<void> allowed = IoUringReader::probe();
-    if (!allowed.ok()) why += "; " + allowed.error().message;
-    wants_ring = opened.is_direct && allowed.ok();
+  const bool is_automatic = settings.kind == ReaderKind::automatic;
+  if (settings.kind == ReaderKind::io_uring || (is_automatic && opened.is_direct)) {
+    auto ring = IoUringReader::start(std::move(files), settings.in_flight_max, settings.queue);
+    if (ring.ok()) {
+      opened.reader = std::move(ring).value();
+      opened.description = "io_uring, " + why;
+      return opened;
+    }
+    if (!is_automatic) return std::move(ring).error();
+    why += "; " + ring.error().message;
+    files = TRY(open_all(paths));
   }
-  if (wants_ring) {
-    opened.reader =
-        TRY(IoUringReader::start(std::move(files), settings.in_flight_max, settings.queue));
-    opened.description = "io_uring, " + why;
-  } else {
-    opened.reader =
-        std::make_unique<ThreadReader>(std::move(files), settings.in_flight_max, settings.queue);
-    opened.description = fmt::format("{} threads, {}", settings.in_flight_max, why);
-  }
+  opened.reader =
+      std::make_unique<ThreadReader>(std::move(files), settings.in_flight_max, settings.queue);
+  opened.description = fmt::format("{} threads, {}", settings.in_flight_max, why);
   return opened;
 }
 

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <cstring>
 #include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "platform/aligned_memory.h"
 #include "storage/io_uring_reader.h"
@@ -17,6 +19,7 @@
 #include "storage/thread_reader.h"
 #include "tests/convert/tiny_checkpoint.h"
 #include "tests/support/fault_reader.h"
+#include "tests/support/refused_call.h"
 
 namespace glmd {
 namespace {
@@ -345,6 +348,84 @@ TEST(ReaderChoice, what_is_chosen_is_said) {
   EXPECT_THAT(chosen.value().description,
               testing::StartsWith(has_ring ? "io_uring, direct" : "16"));
 }
+
+struct RefusedCall {
+  const char* name;
+  long call;
+  int failure;
+  const char* doing;
+};
+
+void PrintTo(const RefusedCall& refused, std::ostream* out) {
+  *out << refused.name;
+}
+
+// What containers forbid lists the three calls one by one.
+class RefusedRing : public testing::TestWithParam<RefusedCall> {
+ protected:
+  void SetUp() override {
+    const Result<void> ring = IoUringReader::probe();
+    if (!ring.ok()) GTEST_SKIP() << ring.error().message;
+    write_text(folder_ / "a", content_of(0, file_blocks * block));
+  }
+
+  // `action` of a thread that ends with its filter.
+  void under_filter(const std::function<void()>& action) {
+    bool has_filter = false;
+    std::thread thread([&] {
+      has_filter = test::refuse_call(GetParam().call, GetParam().failure);
+      if (has_filter) action();
+    });
+    thread.join();
+    if (!has_filter) GTEST_SKIP() << "the kernel has no filters of system calls";
+  }
+
+  static std::string message() {
+    return fmt::format("io_uring: {}: {}", GetParam().doing, std::strerror(GetParam().failure));
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(RefusedRing, threads_read_and_the_description_says_why) {
+  under_filter([&] {
+    const auto opened = open_block_reader({folder_ / "a"}, {.in_flight_max = 3});
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    const std::string how = opened.value().is_direct ? "direct" : "buffered";
+    EXPECT_THAT(opened.value().description, testing::StartsWith("3 threads, " + how));
+    if (!opened.value().is_direct) return;
+    EXPECT_THAT(opened.value().description, testing::EndsWith("; " + message()));
+    AlignedMemory memory = AlignedMemory::allocate(block).value();
+    opened.value().reader->submit({.offset = block, .bytes = block, .target = memory.data()});
+    ASSERT_TRUE(opened.value().reader->wait().result.ok());
+    EXPECT_EQ(std::memcmp(memory.data(), content_of(0, 2 * block).data() + block, block), 0);
+  });
+}
+
+TEST_P(RefusedRing, who_wants_a_ring_is_told_before_the_first_read) {
+  under_filter([&] {
+    const auto opened = open_block_reader({folder_ / "a"}, {.kind = ReaderKind::io_uring});
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().kind,
+              GetParam().failure == ENOMEM ? ErrorKind::no_memory : ErrorKind::unavailable);
+    EXPECT_EQ(opened.error().message, message());
+    const Result<void> probed = IoUringReader::probe();
+    ASSERT_FALSE(probed.ok());
+    EXPECT_EQ(probed.error().message, message());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedRing,
+    testing::Values(RefusedCall{"setup_eperm", SYS_io_uring_setup, EPERM, "set up"},
+                    RefusedCall{"setup_enosys", SYS_io_uring_setup, ENOSYS, "set up"},
+                    RefusedCall{"setup_enomem", SYS_io_uring_setup, ENOMEM, "set up"},
+                    RefusedCall{"register_eperm", SYS_io_uring_register, EPERM, "register files"},
+                    RefusedCall{"register_enosys", SYS_io_uring_register, ENOSYS, "register files"},
+                    RefusedCall{"register_enomem", SYS_io_uring_register, ENOMEM, "register files"},
+                    RefusedCall{"enter_eperm", SYS_io_uring_enter, EPERM, "submit"},
+                    RefusedCall{"enter_enosys", SYS_io_uring_enter, ENOSYS, "submit"}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(ReaderChoice, a_file_system_without_direct_reads_is_read_buffered) {
   // A file of /proc has no direct reads anywhere.
