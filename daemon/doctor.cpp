@@ -176,6 +176,14 @@ void examine_kernel(const MachineFacts& facts, Findings& findings) {
   }
 }
 
+std::string remedy_for_ring(const MachineFacts& facts) {
+  if (facts.io_uring_disabled != 0) return "sysctl kernel.io_uring_disabled=0";
+  if (facts.ring_error && facts.ring_error->kind == ErrorKind::no_memory) {
+    return "LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited";
+  }
+  return "--reader threads, or a container or filter of system calls that allows it";
+}
+
 // Where only some are forbidden it, root's own attempt says nothing of the service's.
 void examine_reader(const MachineFacts& facts, Findings& findings) {
   if (facts.reader == ReaderKind::threads) return;
@@ -190,13 +198,10 @@ void examine_reader(const MachineFacts& facts, Findings& findings) {
   }
   const bool is_wanted = facts.reader == ReaderKind::io_uring;
   if (!is_wanted) what += ": experts are read by threads";
-  findings.push_back(
-      {!is_wanted     ? Severity::note
-       : is_forbidden ? Severity::error
-                      : Severity::warning,
-       ErrorKind::config, std::move(what),
-       is_disabled ? "sysctl kernel.io_uring_disabled=0"
-                   : "--reader threads, or a container or filter of system calls that allows it"});
+  findings.push_back({!is_wanted     ? Severity::note
+                      : is_forbidden ? Severity::error
+                                     : Severity::warning,
+                      ErrorKind::config, std::move(what), remedy_for_ring(facts)});
 }
 
 // What of the folders down to a place, or of its contents, is in the way.

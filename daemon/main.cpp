@@ -22,6 +22,7 @@
 #include "settings.h"
 #include "speed_probe.h"
 #include "storage/container.h"
+#include "storage/reader_choice.h"
 
 namespace glmd {
 namespace {
@@ -153,11 +154,18 @@ void print_failure(const Error& failure, const Asked& asked) {
 
 // --check: what the start would warn of and refuse, a line each. The exit code.
 Result<int> check(const Settings& settings, const Container& container, const MemoryPlan& plan) {
-  const CheckedModel checked = TRY(check_model(container));
+  CheckedModel checked = TRY(check_model(container));
   std::vector<Error> faults;
-  const Result<void> reader = check_reader(settings.reader);
-  if (!reader.ok()) faults.push_back(reader.error());
-  std::vector<std::string> warnings = checked.doubts;
+  const Result<void> allowed = check_reader(settings.reader);
+  if (allowed.ok()) {
+    const OpenedReader opened =
+        TRY(open_block_reader(container.files(), {.kind = settings.reader}));
+    checked.found += "reader: " + opened.description + "
+";
+  } else {
+    faults.push_back(allowed.error());
+  }
+  std::vector<std::string> warnings = std::move(checked.doubts);
   for (const SettingPlace& place : places_of(settings, &container)) {
     if (!place.fault) continue;
     if (place.is_survived) {

@@ -266,6 +266,14 @@ TEST(Doctor, forbidden_io_uring_is_an_error_only_for_who_wants_it) {
   EXPECT_THAT(examine(facts), IsEmpty());
 }
 
+TEST(Doctor, a_ring_without_room_needs_a_higher_limit) {
+  MachineFacts facts = sound_machine();
+  facts.ring_error = Error{ErrorKind::no_memory, "io_uring: set up: Cannot allocate memory"};
+  EXPECT_THAT(findings_text(examine(facts)),
+              HasSubstr("Cannot allocate memory: experts are read by threads\n"
+                        "  remedy: LimitMEMLOCK=infinity"));
+}
+
 TEST(Doctor, what_root_may_with_io_uring_says_nothing_of_the_service) {
   MachineFacts facts = sound_machine();
   facts.io_uring_disabled = 1;

@@ -2,9 +2,10 @@
 """glmd as systemd, clients and administrators see it: the real programs on the embedded model."""
 
 import ctypes
+import errno
+import functools
 import json
 import os
-import platform
 import re
 import resource
 import shutil
@@ -42,19 +43,23 @@ def unexplained_fields(status):
     return [field for field in fields(status, "") if not words.issuperset(field.split("."))]
 
 
-def forbid_io_uring():
-    """As containers do: a filter of system calls answers EPERM."""
+def refuse(call, failure):
+    """As containers do: a filter of system calls answers with an error. To be run in the child."""
     load_number, if_equal, answer = 0x20, 0x15, 0x06
-    allow, refuse_with_eperm, io_uring_setup = 0x7fff0000, 0x00050001, 425
+    allow, refuse_with = 0x7fff0000, 0x00050000
     program = b"".join(struct.pack("HBBI", *step) for step in (
-        (load_number, 0, 0, 0), (if_equal, 0, 1, io_uring_setup),
-        (answer, 0, 0, refuse_with_eperm), (answer, 0, 0, allow)))
+        (load_number, 0, 0, 0), (if_equal, 0, 1, call),
+        (answer, 0, 0, refuse_with | failure), (answer, 0, 0, allow)))
     text = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("HP", len(program) // 8, ctypes.addressof(text))
     libc = ctypes.CDLL(None, use_errno=True)
     no_new_privileges, seccomp, mode_filter = 38, 22, 2
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(seccomp, mode_filter, head, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+# The calls of io_uring have the same numbers on every machine.
+RING_CALLS = (("set up", 425), ("submit", 426), ("register files", 427))
 
 
 class NotifySocket:
@@ -428,21 +433,46 @@ class Places(unittest.TestCase):
         daemon.start_ready("--model", model)
         self.assertEqual(daemon.read_log().count("tokenizer.json: padding ignored"), 1)
 
-    @unittest.skipIf(platform.machine() != "x86_64", "the filter knows this machine's numbers")
-    def test_io_uring_that_is_forbidden_is_a_wrong_setting_and_told_by_all(self):
+    def test_io_uring_of_which_a_call_is_forbidden_is_replaced_by_threads(self):
+        for doing, call in RING_CALLS:
+            for failure in (errno.EPERM, errno.ENOSYS):
+                with self.subTest(doing=doing, failure=failure):
+                    why = f"io_uring: {doing}: {os.strerror(failure)}"
+                    daemon = Daemon(self).start_ready(
+                        preexec_fn=functools.partial(refuse, call, failure))
+                    client = daemon.connect()
+                    client.submit(1, "a", 4)
+                    self.assertEqual(client.answer()[1][0], "DONE")
+                    self.assertEqual(daemon.terminate(), 0)
+                    lines = [line for line in daemon.read_log().splitlines() if why in line]
+                    self.assertEqual(len(lines), 1, daemon.read_log())
+                    self.assertRegex(lines[0], r"experts are read by \d+ threads, ")
+                    for action, said in (("--check", rf"(?m)^reader: \d+ threads, .*; {why}$"),
+                                         ("--doctor", f"note: reader: {why}: experts are read by")):
+                        result = subprocess.run(
+                            [GLMD, action], capture_output=True, text=True, timeout=LIMIT_S,
+                            check=False, preexec_fn=functools.partial(refuse, call, failure))
+                        self.assertEqual(result.returncode, 0, result.stderr)
+                        self.assertRegex(result.stdout, said)
+
+    def test_io_uring_that_is_wanted_and_forbidden_is_a_wrong_setting_and_told_by_all(self):
         path = Daemon(self).path
-        for action in ([], ["--check"], ["--doctor"]):
-            with self.subTest(action=action):
-                result = subprocess.run(
-                    [GLMD, *action, "--socket", path, "--reader", "io_uring"], text=True,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S,
-                    check=False, preexec_fn=forbid_io_uring)
-                self.assertEqual(result.returncode, 78, result.stdout)
-                self.assertIn("reader: io_uring: set up: Operation not permitted", result.stdout)
-        doctor = subprocess.run([GLMD, "--doctor"], capture_output=True, text=True,
-                                timeout=LIMIT_S, check=False, preexec_fn=forbid_io_uring)
-        self.assertEqual(doctor.returncode, 0, doctor.stdout)
-        self.assertIn("note: reader: io_uring", doctor.stdout)
+        for doing, call in RING_CALLS:
+            for action in ([], ["--check"], ["--doctor"]):
+                with self.subTest(doing=doing, action=action):
+                    result = subprocess.run(
+                        [GLMD, *action, "--socket", path, "--reader", "io_uring"], text=True,
+                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                        check=False, preexec_fn=functools.partial(refuse, call, errno.EPERM))
+                    self.assertEqual(result.returncode, 78, result.stdout)
+                    self.assertIn(f"reader: io_uring: {doing}: Operation not permitted",
+                                  result.stdout)
+
+    def test_check_says_what_reads(self):
+        result = subprocess.run([GLMD, "--check", "--reader", "threads"], capture_output=True,
+                                text=True, timeout=LIMIT_S, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^reader: \d+ threads, (direct|buffered: .*)$")
 
     def test_a_file_that_is_no_trace_is_refused_and_not_touched(self):
         daemon = Daemon(self)
