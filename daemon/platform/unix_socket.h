@@ -1,4 +1,6 @@
-// The address of a Unix socket: a path, as long as one may be.
+// The address of a Unix socket: a path, as long as one may be. Abstract sockets have neither owner
+// nor mode, so their notation, @name, is refused: taken for a path it would be a file in whatever
+// folder is the current one.
 #pragma once
 
 #include <sys/socket.h>

@@ -122,6 +122,14 @@ Result<int> bind_socket(const sockaddr_un& address) {
   return descriptor;
 }
 
+// Without a path there is neither owner nor mode.
+bool is_abstract(int descriptor) {
+  sockaddr_un address{};
+  socklen_t bytes = sizeof(address);
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return false;
+  return address.sun_path[0] == 0;
+}
+
 }  // namespace
 
 std::string_view to_string(ServerState state) {
@@ -198,6 +206,12 @@ Result<void> Server::listen_anywhere() {
     const int descriptor = SD_LISTEN_FDS_START + i;
     if (sd_is_socket(descriptor, AF_UNIX, SOCK_STREAM, 1) <= 0) {
       return error(ErrorKind::config, "adopt descriptor {}: no listening Unix stream socket",
+                   descriptor);
+    }
+    if (is_abstract(descriptor)) {
+      return error(ErrorKind::config,
+                   "adopt descriptor {}: wanted a socket with a path, got an abstract one, which "
+                   "anybody may connect to",
                    descriptor);
     }
     TRY(listen_on(descriptor));

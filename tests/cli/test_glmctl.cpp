@@ -114,6 +114,10 @@ TEST_F(Glmctl, exit_codes_tell_what_went_wrong) {
       {"$G --socket /nonexistent/s ask hi", 69},
       {"$G ping --socket /nonexistent/s", 69},
       {"$G ping --socket /$(printf '%0107d' 0)", 64},
+      {"$G ping --socket @glmd", 64},
+      {"GLMD_SOCKET=@glmd $G ping", 64},
+      {"$G wait-ready --timeout 0.2 --socket @glmd", 64},
+      {"$G plan --socket @glmd", 64},
       {"$G ask echo hi > /dev/full", 74},
       {"$G status > /dev/full", 74},
       {"$G --help > /dev/full", 74},
@@ -148,6 +152,8 @@ TEST_F(Glmctl, a_usage_error_names_what_was_wanted_and_what_came) {
       {"ask --color some hi", "some not in {auto,always,never}"},
       {"ask -f '' hi", "--file: wanted a path, got an empty one"},
       {"--socket '' ask hi", "--socket: wanted a path, got an empty one"},
+      {"--socket @glmd ask hi",
+       "@glmd: wanted the path of a socket, got the notation of an abstract"},
   };
   for (const auto& c : cases) {
     const std::string output = run("$G " + std::string(c.arguments) + " 2>&1").output;

@@ -55,6 +55,14 @@ TEST_F(Places, what_can_be_used_is_no_fault_and_nothing_is_made) {
   EXPECT_TRUE(list_directory(folder_ / ".").value().empty());
 }
 
+TEST_F(Places, an_abstract_socket_is_refused_and_a_file_of_such_a_name_is_not) {
+  settings_.socket = "@glmd";
+  EXPECT_THAT(faults(), ElementsAre(AllOf(StartsWith("socket: @glmd: wanted the path of a socket"),
+                                          EndsWith("a file of that name is ./@glmd"))));
+  settings_.socket = folder_ / "@glmd";
+  EXPECT_THAT(faults(), ElementsAre());
+}
+
 TEST_F(Places, a_mirror_is_a_copy_and_named_once) {
   const std::string copy = folder_ / "copy", link = folder_ / "link";
   std::filesystem::copy(embedded_model, copy);

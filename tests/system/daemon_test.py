@@ -127,18 +127,22 @@ class Notification(unittest.TestCase):
 
 
 class Sockets(unittest.TestCase):
+    def start_with_socket(self, daemon, address):
+        """As systemd: descriptor 3, and the process it is for by number."""
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(address)
+        listener.listen()
+        with open(daemon.log, "ab") as log:
+            daemon.process = subprocess.Popen(
+                ["sh", "-c", 'exec 3<&"$0" && LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"',
+                 str(listener.fileno()), GLMD, "--socket", daemon.path, "--threads", "1"],
+                pass_fds=[listener.fileno()], stderr=log)
+
     def test_a_listening_socket_of_systemd_is_adopted_and_left_in_place(self):
         daemon = Daemon(self)
         adopted = os.path.join(daemon.folder, "adopted")
-        listener = socket.socket(socket.AF_UNIX)
-        self.addCleanup(listener.close)
-        listener.bind(adopted)
-        listener.listen()
-        # As systemd: descriptor 3, and the process it is for by number.
-        daemon.process = subprocess.Popen(
-            ["sh", "-c", 'exec 3<&"$0" && LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"',
-             str(listener.fileno()), GLMD, "--socket", daemon.path, "--threads", "1"],
-            pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL)
+        self.start_with_socket(daemon, adopted)
         client = Client(adopted)
         self.addCleanup(client.close)
         client.send("PING\n")
@@ -146,6 +150,25 @@ class Sockets(unittest.TestCase):
         self.assertFalse(os.path.exists(daemon.path), "its own socket is not wanted")
         self.assertEqual(daemon.terminate(), 0)
         self.assertTrue(os.path.exists(adopted), "the socket belongs to systemd")
+
+    def test_an_abstract_socket_is_refused_whoever_asks_for_it(self):
+        daemon = Daemon(self)
+        self.start_with_socket(daemon, "\0" + daemon.path)
+        self.assertEqual(daemon.process.wait(LIMIT_S), 78, daemon.read_log())
+        self.assertIn("adopt descriptor 3: wanted a socket with a path, got an abstract one",
+                      daemon.read_log())
+        os.unlink(daemon.log)
+        with open(os.path.join(daemon.folder, "toml"), "w", encoding="ascii") as file:
+            file.write('socket = "@glmd"\n')
+        for arguments in (["--socket", "@glmd"], ["--config", "toml"]):
+            for action in ([], ["--check"], ["--doctor"]):
+                with self.subTest(arguments=arguments, action=action):
+                    result = subprocess.run(
+                        [GLMD, *action, *arguments], text=True, stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False, cwd=daemon.folder)
+                    self.assertEqual(result.returncode, 78, result.stdout)
+                    self.assertIn("@glmd: wanted the path of a socket", result.stdout)
+                    self.assertEqual(os.listdir(daemon.folder), ["toml"])
 
     def test_after_a_kill_the_same_path_serves_again(self):
         daemon = Daemon(self).start_ready()
