@@ -160,8 +160,7 @@ Result<int> check(const Settings& settings, const Container& container, const Me
   if (allowed.ok()) {
     const OpenedReader opened =
         TRY(open_block_reader(container.files(), {.kind = settings.reader}));
-    checked.found += "reader: " + opened.description + "
-";
+    checked.found += "reader: " + opened.description + "\n";
   } else {
     faults.push_back(allowed.error());
   }

@@ -59,7 +59,7 @@ TEST(ServedModel, check_refuses_a_token_beyond_the_embedding) {
   tokens.replace(tokens.find(last_id), last_id.size(), "4165");
   const TemporaryFolder folder;
   const std::string path = embedded_model_with(folder, "tokenizer.json", tokens);
-  const Result<std::string> text = check_model(Container::open(path).value());
+  const Result<CheckedModel> text = check_model(Container::open(path).value());
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().kind, ErrorKind::bad_input);
   EXPECT_THAT(text.error().message,
@@ -73,8 +73,8 @@ TEST(ServedModel, check_refuses_a_git_lfs_pointer_in_the_place_of_a_text) {
     const std::string path = embedded_model_with(
         folder, name, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
     const Result<Container> container = Container::open(path);
-    const Result<std::string> text =
-        container.ok() ? check_model(container.value()) : Result<std::string>(container.error());
+    const Result<CheckedModel> text =
+        container.ok() ? check_model(container.value()) : Result<CheckedModel>(container.error());
     ASSERT_FALSE(text.ok());
     EXPECT_THAT(text.error().message, HasSubstr(std::string(name) + ": a Git LFS pointer of"));
   }
