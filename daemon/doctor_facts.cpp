@@ -107,10 +107,12 @@ std::string name_of_file_system(int64_t type) {
 // this thread: the C library's setgroups() would change all of them.
 class ActingAs {
  public:
-  explicit ActingAs(const Identity& identity)
-      : uid_(geteuid()), gid_(getegid()), groups_(static_cast<size_t>(::getgroups(0, nullptr))) {
+  explicit ActingAs(const Identity& identity) : uid_(geteuid()), gid_(getegid()) {
     if (identity.uid == uid_ || identity.groups.empty()) return;
-    ::getgroups(static_cast<int>(groups_.size()), groups_.data());
+    const int count = ::getgroups(0, nullptr);
+    if (count < 0) return;  // what cannot be put back is not changed
+    groups_.resize(static_cast<size_t>(count));
+    ::getgroups(count, groups_.data());
     is_acting_ = ::syscall(SYS_setgroups, identity.groups.size(), identity.groups.data()) == 0;
     if (!is_acting_) return;
     ::setfsgid(identity.groups.front());
@@ -150,10 +152,7 @@ FileFact fact_of(const std::string& path, const Identity& identity) {
   fact.gid = status.st_gid;
   const ActingAs acting(identity);
   for (const uint32_t right : {may_read, may_write, may_enter}) {
-    // AT_EACCESS: as who acts, not as who started the program.
-    if (::faccessat(AT_FDCWD, path.c_str(), static_cast<int>(right), AT_EACCESS) == 0) {
-      fact.rights |= right;
-    }
+    if (may_access(path, static_cast<int>(right))) fact.rights |= right;
   }
   return fact;
 }

@@ -82,7 +82,7 @@ Result<void> check_written_folder(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return place_error(path);
   if (!S_ISDIR(status.st_mode)) return error(ErrorKind::config, "{}: wanted a folder", path);
-  if (::faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return place_error(path);
+  if (!may_access(path, W_OK | X_OK)) return place_error(path);
   return {};
 }
 

@@ -315,6 +315,12 @@ bool path_exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+bool may_access(const std::string& path, int rights) {
+  if (::faccessat(AT_FDCWD, path.c_str(), rights, AT_EACCESS) == 0) return true;
+  // Filters of system calls that are older than faccessat2 answer it so: that is no word on `path`.
+  return errno == EPERM && ::access(path.c_str(), rights) == 0;
+}
+
 std::string parent_folder(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;

@@ -72,6 +72,9 @@ Result<void> write_file_atomically(const std::string& path, std::string_view con
                                    uint32_t mode = 0644);
 Result<std::vector<std::string>> list_directory(const std::string& path);  // names, sorted
 bool path_exists(const std::string& path);  // false only where it certainly does not
+// What the kernel lets us do as who acts, R_OK, W_OK and X_OK of <unistd.h> together; `errno` tells
+// what is in the way.
+bool may_access(const std::string& path, int rights);
 // Where `path`, which has no slash at the end, lies.
 std::string parent_folder(const std::string& path);
 

@@ -219,8 +219,7 @@ Result<void> check_staging(const Container& container, const MirrorPlan& plan,
   TRY(check_free_space(parent,
                        plan.bytes + manifest_bytes(container) - staged_bytes(container, partial),
                        reserve_bytes));
-  if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-    return output_error(partial, "make folder");
+  if (!may_access(parent, W_OK | X_OK)) return output_error(partial, "make folder");
   return {};
 }
 
