@@ -169,7 +169,12 @@ void examine_kernel(const MachineFacts& facts, Findings& findings) {
                         "vm.overcommit_memory is 2: the arena may be refused although it fits",
                         "sysctl vm.overcommit_memory=0"});
   }
-  if (!facts.has_pressure) {
+  if (facts.memory_bytes == 0) {
+    findings.push_back({Severity::warning, ErrorKind::config,
+                        "/proc cannot be read: limits of control groups are not known, and the "
+                        "arena stays as it is when memory runs short",
+                        "mount -t proc proc /proc"});
+  } else if (!facts.has_pressure) {
     findings.push_back({Severity::note, ErrorKind::config,
                         "/proc/pressure/memory is missing: only limits make the arena smaller",
                         "the kernel parameter psi=1"});

@@ -34,9 +34,14 @@ Result<std::string> model_folder(const Settings& settings) {
   if (settings.model) return *settings.model;
   std::error_code failure;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failure);
+  if (failure) {
+    return error(ErrorKind::config,
+                 "no --model given, and the embedded model is found from /proc/self/exe: {}",
+                 failure.message());
+  }
   const std::string folder =
       (program.parent_path().parent_path() / std::string(embedded_model)).string();
-  if (failure || !path_exists(folder)) {
+  if (!path_exists(folder)) {
     return error(ErrorKind::config, "no --model given, and the embedded model is not at {}",
                  folder);
   }

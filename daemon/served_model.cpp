@@ -50,10 +50,18 @@ Result<std::string_view> describe_template(const Container& container) {
   return std::string_view("another than that of GLM-5.2, which glmd renders all the same");
 }
 
-// Said once; what is not locked is only as resident as the kernel likes.
-void warn_unlocked(std::string_view what) {
+// Said once; what is not locked is only as resident as the kernel likes. A limit below `bytes` is
+// why, if there is one.
+void warn_unlocked(std::string_view what, int64_t bytes) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur >= static_cast<uint64_t>(bytes)) {
+    log_warning(
+        "{} not locked in memory: the limit allows it, a filter of system calls may not, "
+        "continuing",
+        what);
+    return;
+  }
   log_warning(
       "{} not locked in memory: the limit is {} bytes (LimitMEMLOCK= of the unit, ulimit -l), "
       "continuing",
@@ -176,9 +184,9 @@ Result<LoadedModel> load_model(const Container& container, const MemoryPlan& pla
   const bool has_locked_weights = loaded.model->has_locked_weights();
   const bool has_locked_program = lock_program();
   if (!has_locked_weights) {
-    warn_unlocked(fmt::format("dense weights: {} bytes are", plan.dense_bytes));
+    warn_unlocked(fmt::format("dense weights: {} bytes are", plan.dense_bytes), plan.dense_bytes);
   } else if (!has_locked_program && !cgroup_limits().empty()) {
-    warn_unlocked("program: some of its code is");
+    warn_unlocked("program: some of its code is", INT64_MAX);
   }
   loaded.tokenizer = std::move(texts.tokenizer);
   loaded.options = {.sessions_max = plan.sessions,

@@ -56,7 +56,9 @@ class PathLock {
       lock.descriptor_ =
           ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
       if (lock.descriptor_ < 0) return place_error("open " + lock.path_);
-      if (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) == 0 && lock.is_in_place()) return lock;
+      const bool is_locked = ::flock(lock.descriptor_, LOCK_EX | LOCK_NB) == 0;
+      if (is_locked && lock.is_in_place()) return lock;
+      if (!is_locked && errno != EWOULDBLOCK) return place_error("lock " + lock.path_);
       ::close(std::exchange(lock.descriptor_, -1));
       ::poll(nullptr, 0, 10);
     }

@@ -320,6 +320,7 @@ TEST(Doctor, each_shortcoming_is_named_with_a_remedy) {
          f.io_uring_disabled = 2;
          f.ring_error = Error{ErrorKind::unavailable, "io_uring: set up: not permitted"};
        }},
+      {"/proc cannot be read", [](MachineFacts& f) { f.memory_bytes = 0; }},
       {"/proc/pressure/memory is missing", [](MachineFacts& f) { f.has_pressure = false; }},
       {"no direct reads",
        [](MachineFacts& f) {

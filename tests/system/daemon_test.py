@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -535,6 +536,50 @@ class Places(unittest.TestCase):
         daemon = Daemon(self).start_ready("--state-directory", "/nonexistent")
         self.assertIn("state-directory: /nonexistent: No such file or directory: the usage "
                       "history cannot be saved there, continuing", daemon.read_log())
+        self.assertEqual(daemon.terminate(), 0)
+
+
+@unittest.skipIf(platform.machine() != "x86_64", "the filters know this machine's numbers")
+class Filters(unittest.TestCase):
+    """What filters of system calls refuse is said as it is, or makes no difference."""
+
+    def run_without(self, call, *arguments):
+        return subprocess.run(
+            [GLMD, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=LIMIT_S, check=False, preexec_fn=functools.partial(refuse, call, errno.EPERM))
+
+    def test_what_the_start_needs_is_named(self):
+        path = Daemon(self).path
+        for call, text, code in (
+                (73, f"listen at {path}: lock {path}.lock: Operation not permitted", 77),  # flock
+                (89, "found from /proc/self/exe: Operation not permitted", 78),  # readlink
+                (435, "glmd: threads: Operation not permitted", 77)):  # clone3
+            with self.subTest(call=call):
+                result = self.run_without(call, "--socket", path)
+                self.assertEqual(result.returncode, code, result.stdout)
+                self.assertIn(text, result.stdout)
+
+    def test_a_folder_is_not_taken_for_a_forbidden_one(self):
+        faccessat2, folder = 439, Daemon(self).folder
+        result = self.run_without(faccessat2, "--check", "--state-directory", folder)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertNotIn("not permitted", result.stdout)
+
+    def test_locking_is_not_blamed_on_the_limit(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if soft != resource.RLIM_INFINITY and soft < 4 << 20:
+            self.skipTest(f"the limit of {soft} bytes (at most {hard}) forbids it, too")
+        mlock = 149
+        daemon = Daemon(self).start_ready(
+            preexec_fn=functools.partial(refuse, mlock, errno.EPERM))
+        self.assertRegex(daemon.read_log(), "dense weights: .* not locked in memory: the limit "
+                         "allows it, a filter of system calls may not, continuing")
+        self.assertEqual(daemon.terminate(), 0)
+
+    def test_it_starts_without_knowing_its_groups(self):
+        getgroups = 115
+        daemon = Daemon(self).start_ready(
+            preexec_fn=functools.partial(refuse, getgroups, errno.EPERM))
         self.assertEqual(daemon.terminate(), 0)
 
 
