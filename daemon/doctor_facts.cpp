@@ -316,6 +316,15 @@ PlaceFact gather_place(std::string purpose, const std::string& path, const Ident
   return place;
 }
 
+static void add_texts(const Container& container, MachineFacts& facts) {
+  const Result<CheckedModel> checked = check_model(container);
+  if (checked.ok()) {
+    facts.text_doubts = checked.value().doubts;
+  } else {
+    facts.text_error = checked.error();
+  }
+}
+
 MachineFacts gather_facts(const Settings& settings, const std::string& model_folder,
                           const Result<Container>& container) {
   MachineFacts facts = gather_machine(settings);
@@ -330,6 +339,7 @@ MachineFacts gather_facts(const Settings& settings, const std::string& model_fol
     return facts;
   }
   add_container(container.value(), facts);
+  add_texts(container.value(), facts);
   const Result<void> planned = add_plan(container.value(), settings, facts);
   if (!planned.ok()) facts.plan_error = planned.error();
   return facts;

@@ -117,14 +117,6 @@ Result<void> print(const std::string& text) {
 Result<int> report(const Settings& settings, const std::string& folder) {
   const Result<Container> container = Container::open(folder);
   MachineFacts facts = gather_facts(settings, folder, container);
-  if (container.ok()) {
-    const Result<CheckedModel> checked = check_model(container.value());
-    if (checked.ok()) {
-      facts.text_doubts = checked.value().doubts;
-    } else {
-      facts.text_error = checked.error();
-    }
-  }
   if (facts.plan) {
     Result<MachineSpeed> speed = measure_speed(container.value(), settings.reader,
                                                facts.thread_count, facts.plan->budget_bytes);

@@ -64,9 +64,9 @@ const Json* Json::find(std::string_view name) const {
 }
 
 void Json::set(std::string name, Json value) {
-  for (Member& member : members()) {
-    if (member.first == name) {
-      member.second = std::move(value);
+  for (auto member = members().rbegin(); member != members().rend(); ++member) {
+    if (member->first == name) {
+      member->second = std::move(value);
       return;
     }
   }

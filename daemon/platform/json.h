@@ -50,7 +50,7 @@ class Json {
 
   // The member of that name (the last, where a name stands twice), or nullptr.
   const Json* find(std::string_view name) const;
-  void set(std::string name, Json value);  // object only; replaces
+  void set(std::string name, Json value);  // object only; replaces what find() has
 
   // Compact: no spaces; ASCII control characters escaped, other text as UTF-8.
   std::string to_string() const;

@@ -11,7 +11,7 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t text_bytes_max = 1 << 20;
+constexpr int64_t text_bytes_max = 64 << 20;  // tokenizer_config.json lists every added token
 
 // The one named "default" of several, or the first.
 const Json* choose_template(const Json& templates) {
@@ -65,7 +65,7 @@ void add_stop_doubts(const std::string& folder, std::span<const int32_t> stop_id
   }
   for (const int32_t id : stop_ids) {
     if (tokenizer.is_special(id)) continue;
-    const std::string text(tokenizer.token_bytes(id));
+    const std::string text = tokenizer.decode({&id, 1});
     doubts.push_back(tokenizer.has_token(id)
                          ? fmt::format("{}: {} is the text {}, no special token", where, id,
                                        Json::string(text).to_string())

@@ -38,13 +38,17 @@ Result<void> normalise_role(Json& message, const std::string& path) {
   return wrong(path, wanted, role);
 }
 
-// The template looks at the first item of a list that is not made of parts: references to tools, or
-// outputs of a tool.
-bool is_tool_result(const Json& first) {
-  const Json* type = first.find("type");
-  const bool is_reference =
-      type != nullptr && type->is_string() && type->as_string() == "tool_reference";
-  return is_reference || (type == nullptr && first.find("output") != nullptr);
+bool has_text(const Json& object, std::string_view name, std::string_view text) {
+  const Json* value = object.find(name);
+  return value != nullptr && value->is_string() && value->as_string() == text;
+}
+
+// The member that each item of a tool's result must have where it is not made of parts; the
+// template tells by the first item.
+std::string_view tool_result_member(const Json& message, const std::vector<Json>& items) {
+  if (!has_text(message, "role", "tool") || items.empty()) return {};
+  if (has_text(items[0], "type", "tool_reference")) return "name";
+  return items[0].find("output") != nullptr ? "output" : "";
 }
 
 Result<void> normalise_part(Json& part, const std::string& path) {
@@ -72,14 +76,25 @@ Result<void> normalise_part(Json& part, const std::string& path) {
 Result<void> normalise_content(Json& message, const std::string& path) {
   Json* content = find(message, "content");
   if (is_null(content)) {
-    message.set("content", Json::string(""));
+    const Json* refusal = message.find("refusal");  // beside it, in an assistant's message
+    const bool is_refusal = refusal != nullptr && refusal->is_string();
+    message.set("content", is_refusal ? *refusal : Json::string(""));
     return {};
   }
-  if (!content->is_array()) return {};
+  if (content->is_string()) return {};
+  if (!content->is_array()) return wrong(path, "a string, an array of parts or null", content);
   std::vector<Json>& parts = content->items();
-  if (!parts.empty() && is_tool_result(parts[0])) return {};
-  for (size_t i = 0; i < parts.size(); ++i)
-    TRY(normalise_part(parts[i], fmt::format("{}[{}]", path, i)));
+  const std::string_view member = tool_result_member(message, parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", path, i);
+    if (member.empty()) {
+      TRY(normalise_part(parts[i], place));
+      continue;
+    }
+    const Json* value = parts[i].find(member);
+    if (value == nullptr || !value->is_string())
+      return wrong(fmt::format("{}.{}", place, member), "a string", value);
+  }
   return {};
 }
 
@@ -111,7 +126,9 @@ Result<void> normalise_call(Json& call, const std::string& path) {
 
 Result<void> normalise_calls(Json& message, const std::string& path) {
   Json* older = find(message, "function_call");
-  if (is_null(message.find("tool_calls")) && !is_null(older)) {
+  const Json* newer = message.find("tool_calls");
+  const bool has_newer = !is_null(newer) && !(newer->is_array() && newer->items().empty());
+  if (!has_newer && !is_null(older)) {
     Json call = Json::object({{"function", std::move(*older)}});
     message.set("tool_calls", Json::array({std::move(call)}));
   }

@@ -8,7 +8,7 @@
 namespace glmd {
 
 // `chat`: an object with `messages`, as render_chat() takes it. In it
-//   - a content that is null is empty,
+//   - a content that is null is empty, or the refusal beside it,
 //   - the role `developer` is `system`, the older `function` is `tool`,
 //   - parts of the types input_text, output_text and refusal are text, input_image is an image,
 //   - arguments of a call that are JSON text become the object they hold; null, "null", "" and none

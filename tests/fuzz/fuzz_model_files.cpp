@@ -13,6 +13,7 @@
 #include "storage/checkpoint_config.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
+#include "text/chat_input.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -49,7 +50,10 @@ void read_as_json(uint8_t kind, std::string_view bytes) {
   if (!json.ok()) return;
   if (kind == 0) (void)CheckpointConfig::parse(json.value(), "config.json");
   if (kind == 1) (void)Manifest::parse(json.value(), "glmd.json");
-  if (kind == 2) (void)render_chat(json.value());
+  if (kind != 2) return;
+  (void)render_chat(json.value());
+  Json chat = json.value();
+  if (normalise_chat(chat).ok()) (void)render_chat(chat);
 }
 
 }  // namespace

@@ -78,5 +78,11 @@ TEST_F(ChatDoubts, stop_ids_of_text_or_of_no_token_are_named) {
                                          HasSubstr("no token has the id 4159")));
 }
 
+TEST_F(ChatDoubts, a_stop_id_of_half_a_character_is_named_in_whole_ones) {
+  std::vector<int32_t> stops = good_stops();
+  stops.push_back(tokenizer_.encode("\xff")[0]);
+  EXPECT_THAT(doubts(stops), ElementsAre(HasSubstr("is the text \"\ufffd\"")));
+}
+
 }  // namespace
 }  // namespace glmd

@@ -115,6 +115,14 @@ TEST(ChatInput, what_is_unknown_is_refused_by_name) {
        "messages[0].content[0].text: wanted a string, got null"},
       {R"([{"role":"user","content":[7]}])",
        "messages[0].content[0]: wanted a string or an object"},
+      {R"([{"role":"user","content":{"a":null}}])",
+       "messages[0].content: wanted a string, an array of parts or null"},
+      {R"([{"role":"user","content":[{"output":"o"},{"type":"file"},"tail"]}])",
+       "messages[0].content[0].type: wanted text"},
+      {R"([{"role":"tool","content":[{"type":"tool_reference","name":"f"},"tail"]}])",
+       R"(messages[0].content[1].name: wanted a string)"},
+      {R"([{"role":"tool","content":[{"output":"1"},{"output":2}]}])",
+       "messages[0].content[1].output: wanted a string, got 2"},
       {R"([{"role":"assistant","tool_calls":{}}])", "messages[0].tool_calls: wanted an array"},
       {R"([{"role":"assistant","tool_calls":["w"]}])",
        "messages[0].tool_calls[0]: wanted an object"},
@@ -123,6 +131,19 @@ TEST(ChatInput, what_is_unknown_is_refused_by_name) {
   };
   for (const auto& [messages, wanted] : cases)
     EXPECT_THAT(render(messages), HasSubstr(wanted)) << messages;
+}
+
+TEST(ChatInput, of_a_name_that_stands_twice_the_last_counts) {
+  EXPECT_EQ(render(R"([{"role":"user","role":"developer","content":"x","content":null}])"),
+            opened("<|system|>"));
+}
+
+TEST(ChatInput, nothing_that_stands_beside_an_empty_member_is_lost) {
+  EXPECT_EQ(render(R"([{"role":"assistant","content":null,"refusal":"No."}])"),
+            opened("<|assistant|><think></think>No."));
+  EXPECT_EQ(render(R"([{"role":"assistant","content":null,"tool_calls":[],
+                        "function_call":{"name":"w","arguments":"{}"}}])"),
+            opened("<|assistant|><think></think><tool_call>w</tool_call>"));
 }
 
 TEST(ChatInput, what_the_template_takes_otherwise_stays_as_it_is) {
