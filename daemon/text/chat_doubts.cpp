@@ -11,7 +11,8 @@
 namespace glmd {
 namespace {
 
-constexpr int64_t text_bytes_max = 64 << 20;  // tokenizer_config.json lists every added token
+constexpr int64_t template_bytes_max = 1 << 20;
+constexpr int64_t config_bytes_max = 64 << 20;  // it lists every added token
 
 // The one named "default" of several, or the first.
 const Json* choose_template(const Json& templates) {
@@ -30,10 +31,10 @@ struct FoundTemplate {
 
 Result<std::optional<FoundTemplate>> find_template(const std::string& folder) {
   const std::string path = folder + "/chat_template.jinja";
-  if (path_exists(path)) return {FoundTemplate{path, TRY(read_file(path, text_bytes_max))}};
+  if (path_exists(path)) return {FoundTemplate{path, TRY(read_file(path, template_bytes_max))}};
   const std::string config_path = folder + "/tokenizer_config.json";
   if (!path_exists(config_path)) return {std::nullopt};
-  const Json config = TRY(read_json_file(config_path, text_bytes_max));
+  const Json config = TRY(read_json_file(config_path, config_bytes_max));
   const Json* value = config.find("chat_template");
   if (value != nullptr && value->is_array()) value = choose_template(*value);
   if (value == nullptr || !value->is_string()) return {std::nullopt};

@@ -479,22 +479,40 @@ TEST(Convert, a_strange_partial_folder_is_not_touched) {
   EXPECT_EQ(test::read_text(folder / "target.partial/letter"), "mine");
 }
 
+// What converting the embedded model says after `change` was made to one of its texts.
+std::vector<std::string> notes_on_embedded(const TemporaryFolder& folder, const std::string& name,
+                                           const std::function<void(Json&)>& change) {
+  std::filesystem::copy(GLMD_SOURCE_DIR "/models/mini", folder / "source");
+  Json text = read_json_file(folder / "source/" + name, 64 << 20).value();
+  change(text);
+  test::write_text(folder / "source/" + name, text.to_string());
+  std::vector<std::string> notes;
+  const Result<void> converted = convert(
+      {.source = folder / "source", .target = folder / "target", .policies = {}, .ignored = {}},
+      [&](const ConvertProgress& progress) {
+        if (!progress.note.empty()) notes.push_back(progress.note);
+        return true;
+      });
+  EXPECT_TRUE(converted.ok());
+  return notes;
+}
+
 TEST(Convert, what_is_ignored_of_a_tokenizer_is_said_once) {
   const TemporaryFolder folder;
-  TinyCheckpoint::make().write(folder / "source");
-  Json tokenizer = read_json_file(GLMD_SOURCE_DIR "/models/mini/tokenizer.json", 64 << 20).value();
-  tokenizer.set("truncation", Json::object({{"max_length", Json::integer(5)}}));
-  test::write_text(folder / "source/tokenizer.json", tokenizer.to_string());
-  std::vector<std::string> notes;
-  ASSERT_TRUE(
-      convert(
-          {.source = folder / "source", .target = folder / "target", .policies = {}, .ignored = {}},
-          [&](const ConvertProgress& p) {
-            if (!p.note.empty()) notes.push_back(p.note);
-            return true;
-          })
-          .ok());
-  EXPECT_THAT(notes, ElementsAre(folder / "source/tokenizer.json: truncation ignored"));
+  EXPECT_THAT(
+      notes_on_embedded(folder, "tokenizer.json",
+                        [](Json& tokenizer) { tokenizer.set("truncation", Json::object()); }),
+      ElementsAre(folder / "source/tokenizer.json: truncation ignored"));
+}
+
+TEST(Convert, a_chat_template_that_is_not_rendered_is_said) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(notes_on_embedded(folder, "tokenizer_config.json",
+                                [&](Json& config) {
+                                  std::filesystem::remove(folder / "source/chat_template.jinja");
+                                  config.set("chat_template", Json::string("{{ messages }}"));
+                                }),
+              ElementsAre(HasSubstr("tokenizer_config.json: not the chat template of GLM-5.2")));
 }
 
 TEST(Convert, an_absent_draft_layer_is_said) {

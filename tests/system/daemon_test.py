@@ -812,8 +812,10 @@ class Requests(unittest.TestCase):
                 # Each reference prints the tool: 800 MB of text.
                 ('{"tools":[{"name":"f","description":"%s"}],"messages":[{"role":"tool",'
                  '"content":[%s]}]}' % ("x" * 100000, references), "fmt=chat", "CONTEXT_EXCEEDED"),
-                ('{"messages":[{"role":"user","content":[%s0]}]}' % ("0," * (most // 2 - 40)),
+                ('{"messages":[{"role":"user","content":[%s""]}]}' % ('"",' * (most // 3 - 40)),
                  "fmt=chat", "DONE"),
+                ('{"messages":[{"role":"user","content":[%s0]}]}' % ("0," * (most // 2 - 40)),
+                 "fmt=chat", "BAD_VALUE"),
                 ('{"messages":[%s0]}' % ("0," * (most // 2 - 20)), "fmt=chat", "BAD_VALUE"),
                 ("[%s1]" % ("1," * (most // 2 - 20)), "fmt=tokens", "CONTEXT_EXCEEDED"),
                 ("a" * most, "", "CONTEXT_EXCEEDED"),
