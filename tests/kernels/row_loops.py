@@ -107,8 +107,9 @@ def missing(loops):
 
 
 def find_llvm_mca():
-    """(path, version) of the newest one, or None."""
-    for version in range(NEWEST_LLVM, OLDEST_LLVM - 1, -1):
+    """(path, version) of the recorded one, else of the newest, or None."""
+    recorded = int(read_record(RECORD)[0].rsplit(" ", 1)[1])
+    for version in (recorded, *range(NEWEST_LLVM, OLDEST_LLVM - 1, -1)):
         path = shutil.which(f"llvm-mca-{version}")
         if path:
             return path, version
