@@ -1,5 +1,5 @@
-// The search of nl4 and nl5 and the rounding of q8 for vectors made of quads, four lanes each
-// (avx2/ and avx512/ bring theirs as `Quads`). The scalar sum of squared errors has four lanes, so
+// The search of nl4 and nl5 for vectors made of quads, four lanes each (avx2/ and avx512/ bring
+// theirs as `Quads`). The scalar sum of squared errors has four lanes, so
 // a quad is one candidate: the vector tries two or four of them at once on the same values, and no
 // lane is ever added to one of another candidate. Static, as in vector_elementwise.h.
 //
@@ -78,8 +78,8 @@ static inline TriedScales list_scales(float amax, float row_scale) {
   return scales;
 }
 
-// Four quads of values at the quotients' places in the table, as bytes.
-template <class Search, class Quads>
+// The bins of four vectors of quotients, as bytes: 16 of each quad.
+template <class Quads>
 static inline typename Quads::Bytes bins_of(const Quads (&quotients)[4]) {
   return Quads::bytes_of(quotients[0].bins(), quotients[1].bins(), quotients[2].bins(),
                          quotients[3].bins());
@@ -92,7 +92,7 @@ static inline Quads squared_errors(const float* values, const Quads& inverse_sca
     Quads quotients[4];
     for (int quad = 0; quad < 4; ++quad)
       quotients[quad] = Quads::repeat(values + i + 4 * quad) * inverse_scales;
-    const auto entries = Quads::template entries<Search>(bins_of<Search>(quotients));
+    const auto entries = Quads::template entries<Search>(bins_of(quotients));
     const Quads off[4] = {quotients[0].minus_entries(Quads::template spread<0>(entries)),
                           quotients[1].minus_entries(Quads::template spread<1>(entries)),
                           quotients[2].minus_entries(Quads::template spread<2>(entries)),
@@ -138,7 +138,7 @@ static inline uint16_t encode_nl_group_of(const float* values, float row_scale, 
     Quads quotients[4];
     for (int quad = 0; quad < 4; ++quad)
       quotients[quad] = Quads::repeat(values + i + 4 * quad) * inverse_scale;
-    Quads::store_first_16(codes + i, Quads::template codes<Search>(bins_of<Search>(quotients)));
+    Quads::store_first_16(codes + i, Quads::template codes<Search>(bins_of(quotients)));
   }
   return static_cast<uint16_t>(units + 128 * is_negative);
 }
