@@ -15,6 +15,11 @@ struct BenchCommand {
   std::function<Result<void>()> run;
 };
 
+// One of those that --formats names: nl4, nl5, q8.
+inline BlockFormat format_of(const std::string& name) {
+  return name == "q8" ? BlockFormat::q8 : name == "nl5" ? BlockFormat::nl5 : BlockFormat::nl4;
+}
+
 // The table that --kernels names.
 inline Result<const KernelTable*> kernels_named(const std::string& name) {
   const KernelTable* kernels = find_kernels(name.c_str());

@@ -55,10 +55,6 @@ class ScratchFolder {
   std::string path_;
 };
 
-BlockFormat format_of(const std::string& name) {
-  return name == "q8" ? BlockFormat::q8 : name == "nl5" ? BlockFormat::nl5 : BlockFormat::nl4;
-}
-
 // ---- The steps, one after the other on one thread
 
 constexpr int64_t step_rows = 16;  // as many as a thread of the converter has in hand

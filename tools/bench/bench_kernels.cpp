@@ -34,10 +34,6 @@ constexpr int64_t slice_count =
 constexpr int64_t pattern_rows = 64;  // encoded once and repeated
 constexpr int64_t peak_rounds = 2000000;
 
-BlockFormat format_of(const std::string& name) {
-  return name == "q8" ? BlockFormat::q8 : name == "nl5" ? BlockFormat::nl5 : BlockFormat::nl4;
-}
-
 // Cheap bell-shaped values.
 std::vector<float> bell_values(int64_t n, uint32_t seed) {
   std::vector<float> values(static_cast<size_t>(n));

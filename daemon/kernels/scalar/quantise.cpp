@@ -6,16 +6,6 @@
 namespace glmd::scalar {
 namespace {
 
-// The largest magnitude as bits: integers order as the floats do, with infinity and NaN on top.
-uint32_t largest_magnitude_bits(const float* values, int64_t n) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & 0x7fffffff;
-    if (magnitude > largest) largest = magnitude;
-  }
-  return largest;
-}
-
 // Adding 1.5 x 2^23 rounds to nearest even. The clamp only matters where amax is so small that the
 // scale is subnormal and coarse.
 int8_t nearest_code(float value, float scale) {
@@ -27,7 +17,7 @@ int8_t nearest_code(float value, float scale) {
 void quantise_group(const float* values, int64_t n, int8_t* codes, float* scale, int32_t* sum) {
   memset(codes, 0, group_columns);
   *sum = 0;
-  const uint32_t largest = largest_magnitude_bits(values, n);
+  const auto largest = std::bit_cast<uint32_t>(largest_magnitude(values, n));
   if (largest >=
       0x7f800000) {  // infinity or NaN: the dot becomes NaN, which the caller finds at the end
     *scale = std::bit_cast<float>(0x7fc00000u);
