@@ -15,7 +15,7 @@
 
 #include "client/cli/terminal.h"
 #include "client/daemon_client.h"
-#include "plan_table.h"
+#include "plan/plan_table.h"
 #include "platform/clock.h"
 #include "platform/json.h"
 

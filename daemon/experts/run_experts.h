@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "compute/feed_forward.h"
 #include "experts/expert_cache.h"
-#include "experts/feed_forward.h"
 #include "platform/function_ref.h"
 
 namespace glmd {

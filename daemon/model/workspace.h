@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "compute/linear.h"
 #include "experts/look_ahead.h"
 #include "experts/run_experts.h"
 #include "model/layers/router.h"
-#include "model/linear.h"
 #include "model/model_sizes.h"
 #include "model/sequence_state.h"
 #include "model/step_times.h"

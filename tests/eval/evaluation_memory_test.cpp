@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace glmd {
 namespace {

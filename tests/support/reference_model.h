@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/file.h"
 #include "storage/container.h"
 #include "tools/convert/converter.h"

@@ -15,26 +15,41 @@ import sys
 # is that one file. Longest folder name wins.
 PLATFORM_ONLY = {"daemon/platform"}
 TOOLS = {"daemon/storage", "daemon/kernels", "daemon/text", "daemon/platform", "tools"}
-TOOLS_WITH_MODEL = TOOLS | {"daemon/experts", "daemon/model", "daemon/generation"}
-TOOLS_WITH_MEMORY = TOOLS_WITH_MODEL | {"daemon/memory_plan.h", "daemon/memory_sources.h"}
+TOOLS_WITH_MODEL = TOOLS | {"daemon/compute", "daemon/experts", "daemon/kv", "daemon/model",
+                            "daemon/generation"}
+TOOLS_WITH_MEMORY = TOOLS_WITH_MODEL | {"daemon/plan", "daemon/host/memory_sources.h"}
 ARROWS = {
     "protocol": set(),
     "daemon/platform": set(),
     "daemon/kernels": {"daemon/platform/check.h"},
     # Block formats are the vocabulary of a container's headers; no kernel is called from storage.
     "daemon/storage": {"daemon/platform", "daemon/kernels/block_formats.h"},
-    "daemon/experts": {"daemon/storage", "daemon/kernels", "daemon/platform"},
-    "daemon/model": {"daemon/experts", "daemon/storage", "daemon/kernels", "daemon/platform"},
+    "daemon/compute": {"daemon/kernels", "daemon/platform"},
+    "daemon/experts": {"daemon/storage", "daemon/compute", "daemon/kernels", "daemon/platform"},
+    "daemon/kv": {"daemon/storage", "daemon/kernels", "daemon/platform"},
+    "daemon/model": {"daemon/experts", "daemon/kv", "daemon/compute", "daemon/storage",
+                     "daemon/kernels", "daemon/platform"},
     "daemon/text": PLATFORM_ONLY,
     "daemon/constraint": {"daemon/platform", "daemon/text"},
     # The sampler's passes over a vocabulary are kernels.
-    "daemon/generation": {"daemon/model", "daemon/text", "daemon/constraint", "daemon/experts",
-                          "daemon/kernels/kernel_table.h", "daemon/platform"},
+    "daemon/generation": {"daemon/model", "daemon/kv", "daemon/text", "daemon/constraint",
+                          "daemon/experts", "daemon/kernels/kernel_table.h", "daemon/platform"},
     "daemon/server": {"protocol", "daemon/generation/messages.h", "daemon/generation/channel.h",
+                      "daemon/platform"},
+    "daemon/settings": {"daemon/experts", "daemon/kv", "daemon/storage", "daemon/platform"},
+    "daemon/plan": {"daemon/model", "daemon/experts", "daemon/platform"},
+    "daemon/host": {"daemon/plan", "daemon/generation/channel.h", "daemon/storage",
+                    "daemon/platform"},
+    "daemon/records": {"daemon/settings", "daemon/experts", "daemon/storage", "daemon/platform"},
+    "daemon/served": {"daemon/settings", "daemon/plan", "daemon/host", "daemon/generation",
+                      "daemon/model", "daemon/kv", "daemon/text", "daemon/experts",
+                      "daemon/storage", "daemon/kernels/kernel_table.h", "daemon/platform"},
+    "daemon/doctor": {"daemon/served", "daemon/settings", "daemon/plan", "daemon/host",
+                      "daemon/model", "daemon/text", "daemon/experts", "daemon/storage",
                       "daemon/platform"},
     "daemon": {"protocol", "daemon"},
     "client": {"protocol", "daemon/platform", "daemon/text", "client"},
-    "client/cli": {"protocol", "daemon/platform", "daemon/text", "client", "daemon/plan_table.h"},
+    "client/cli": {"protocol", "daemon/platform", "daemon/text", "client", "daemon/plan/plan_table.h"},
     "tools": TOOLS,
     # What a bench and an evaluation may take is the daemon's arithmetic.
     "tools/bench": TOOLS_WITH_MEMORY,

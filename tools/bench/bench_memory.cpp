@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "memory_sources.h"
+#include "host/memory_sources.h"
 
 namespace glmd {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "memory_plan.h"
 #include "model/model_sizes.h"
+#include "plan/memory_plan.h"
 #include "platform/result.h"
 
 namespace glmd {

@@ -8,7 +8,7 @@
 #include "bench_memory.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "peak_loops.h"
 #include "platform/aligned_memory.h"
 #include "platform/cpu.h"

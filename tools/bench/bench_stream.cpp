@@ -9,7 +9,7 @@
 #include "disk_alone.h"
 #include "kernels/kernel_table.h"
 #include "measurement.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "progress.h"
 #include "stream_bound.h"
 #include "stream_slice.h"

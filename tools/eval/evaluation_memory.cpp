@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "memory_sources.h"
-#include "model/families.h"
+#include "host/memory_sources.h"
+#include "model/families/families.h"
 #include "model/sequence_state.h"
 #include "platform/aligned_memory.h"
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "memory_plan.h"
-#include "model/families.h"
+#include "model/families/families.h"
+#include "plan/memory_plan.h"
 #include "storage/container.h"
 
 namespace glmd {

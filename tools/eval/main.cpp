@@ -7,7 +7,7 @@
 #include <string>
 
 #include "experts/routing_trace.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "platform/file.h"
 #include "platform/json.h"
 #include "text/tokenizer.h"

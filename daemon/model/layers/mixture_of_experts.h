@@ -5,7 +5,7 @@
 #include <span>
 
 #include "experts/expert_cache.h"
-#include "model/layer_weights.h"
+#include "model/families/glm/layer_weights.h"
 #include "model/workspace.h"
 
 namespace glmd {
